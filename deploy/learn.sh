@@ -16,7 +16,7 @@ if command -v apt-get >/dev/null 2>&1; then install_debian python3 python3-venv 
 if [ -z "${FURROW:-}" ]; then
   say "building"
   cargo build --release --quiet --bin furrow
-  FURROW=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/furrow
+  FURROW=$(target_folder)/release/furrow
 fi
 
 venv=.cache/trainer

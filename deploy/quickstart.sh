@@ -20,8 +20,8 @@ need_miniwob || say "pip cannot get the MiniWoB++ wheel here: collecting the sta
 
 if [ -z "${FURROW:-}" ]; then
   say "building"
-  cargo build --release --quiet --bin furrow
-  FURROW=$(cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])')/release/furrow
+  cargo build --profile quickstart --locked --quiet --bin furrow
+  FURROW=$(target_folder)/quickstart/furrow
 fi
 mapfile -t overrides < <(setup_overrides)
 

@@ -18,6 +18,11 @@ MSG
   exit 2
 }
 
+# Where cargo puts what it builds.
+target_folder() {
+  cargo metadata --format-version 1 --no-deps | python3 -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])'
+}
+
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 # install_debian PACKAGE...: installs what is missing; one call, so that a machine that has everything is asked nothing.

@@ -5,6 +5,7 @@ usage: browser_use_client.py FURROW BROWSER
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -59,6 +60,10 @@ async def run(address, page):
 with tempfile.TemporaryDirectory() as folder:
     checkpoint = Path(folder) / "tiny"
     subprocess.run([furrow, "checkpoint", "init", "--size", "tiny", checkpoint], check=True)
+    # What a random model writes fills the history: as many positions as LIMITS allow.
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["llm_config"]["max_position_embeddings"] = 400_000
+    (checkpoint / "config.json").write_text(json.dumps(config))
     settings = [part for limit in LIMITS for part in ("--set", f"policy.{limit}")]
     command = [furrow, "policy", "--serve-only", checkpoint, "--serve", "127.0.0.1:0", *settings]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -12,7 +12,8 @@ Prints one line per breach and exits 1 if there is any. It checks that:
     NaN;
   * each group has one row whose counts, mean and spread follow from its trajectories;
   * tokens grow with each attempt at a slot; the ledger holds no trajectory that is not committed;
-  * no spool file, temporary file or file unknown to the manifest is left.
+  * no spool file, temporary file or file unknown to the manifest is left;
+  * where rows have expired: what is gone is what manifest and ledger say, oldest first, and none is back.
 """
 
 import argparse
@@ -34,6 +35,16 @@ class Checker:
         self.breaches = []
         # Paths below data/ of the jobs that footers name.
         self.jobs = set()
+        # Files by shard and table, what each was merged into, and those that expired.
+        self.shard_files = {}
+        self.merged_into = {}
+        self.expired_files = {}
+        # Ids of trajectories and groups whose rows expired, by the ledger's record of their shards.
+        self.gone = {"trajectories": set(), "groups": set()}
+        # What the ledger says of slots: the attempts of each that are still to be there.
+        self.attempts_left = {}
+        # Groups of which some trajectories are gone.
+        self.cut_groups = set()
 
     def wrong(self, text):
         self.breaches.append(text)
@@ -57,9 +68,13 @@ class Checker:
             with open(os.path.join(folder, name), encoding="utf8") as file:
                 commit = json.load(file)
             for gone in commit.get("removed", []):
-                if current.pop(gone, None) is None:
+                entry = current.pop(gone, None)
+                if entry is None:
                     self.wrong(f"{name} removes {gone}, which is not part of the data set")
+                elif commit["op"] == "expire":
+                    self.expired_files[gone] = entry
                 replaced.add(gone)
+            self.note_files(commit)
             for entry in commit["files"]:
                 if entry["path"] in current:
                     self.wrong(f"{name} names {entry['path']} a second time")
@@ -72,6 +87,52 @@ class Checker:
         for shard, count in shards.items():
             self.equal(f"commits of shard {shard}", count, 1)
         return current, replaced
+
+    def note_files(self, commit):
+        for entry in commit["files"]:
+            if commit["op"] == "append":
+                self.shard_files[commit["txn"]["shard_id"], entry["table"]] = entry["path"]
+            for part in commit.get("removed", []):
+                if part.split("/")[0] == entry["table"]:
+                    self.merged_into[part] = entry["path"]
+
+    def has_expired(self, shard, table):
+        """Whether the rows that a shard had in a table have expired, wherever merges had put them."""
+        path = self.shard_files.get((shard, table))
+        while path in self.merged_into:
+            path = self.merged_into[path]
+        return path in self.expired_files
+
+    def read_expired(self):
+        """What has expired by the ledger, which knows the shard of everything that was committed."""
+        if not self.expired_files:
+            return
+        ledger = sqlite3.connect(f"file:{os.path.join(self.run_dir, 'ledger.sqlite')}?mode=ro", uri=True)
+        rows = ledger.execute(
+            "SELECT trajectory_id, group_id, sample_index, attempt, shard_id FROM trajectories"
+        ).fetchall()
+        for name, group, sample, attempt, shard in rows:
+            left = self.attempts_left.setdefault((group, sample), [])
+            if self.has_expired(shard, "trajectories"):
+                self.gone["trajectories"].add(name)
+                self.cut_groups.add(group)
+            else:
+                left.append(attempt)
+        groups = ledger.execute("SELECT group_id, shard_id FROM groups").fetchall()
+        self.gone["groups"] = {group for group, shard in groups if self.has_expired(shard, "groups")}
+        for table, names in self.gone.items():
+            entries = [entry for entry in self.expired_files.values() if entry["table"] == table]
+            self.equal(f"expired rows of {table}", sum(entry["rows"] for entry in entries), len(names))
+        self.check_oldest(ledger)
+
+    def check_oldest(self, ledger):
+        """Whatever expired is older than whatever is there: trajectories leave by whole shards."""
+        order = dict(ledger.execute("SELECT shard_id, manifest_version FROM shards").fetchall())
+        of_table = [shard for shard, table in self.shard_files if table == "trajectories"]
+        gone = [order[shard] for shard in of_table if self.has_expired(shard, "trajectories")]
+        left = [order[shard] for shard in of_table if not self.has_expired(shard, "trajectories")]
+        if gone and left and max(gone) > min(left):
+            self.wrong(f"trajectories of commit {max(gone)} expired before those of commit {min(left)}")
 
     def read_checkpoint(self, version):
         """What the checkpoint after a commit says; `None` where there is none."""
@@ -158,12 +219,13 @@ class Checker:
             self.equal(f"scored trajectories of slot {slot}", count, 1)
         for slot, tries in attempts.items():
             tries.sort()
-            self.equal(
-                f"attempts at slot {slot}", [attempt for attempt, _, _ in tries], list(range(len(tries)))
-            )
+            want = sorted(self.attempts_left.get(slot, range(len(tries))))
+            self.equal(f"attempts at slot {slot}", [attempt for attempt, _, _ in tries], want)
             tokens = [token for _, token, _ in tries]
             if tokens != sorted(set(tokens)):
                 self.wrong(f"tokens of slot {slot} do not grow: {tokens}")
+        back = self.gone["trajectories"] & set(by_id)
+        self.equal("trajectories that expired and are there", sorted(back), [])
         return {row["trajectory_id"]: row for row in rows}
 
     def check_steps(self, trajectories, steps, failed_steps):
@@ -172,6 +234,9 @@ class Checker:
             for row in rows:
                 step_numbers[row["trajectory_id"]].append(row["step"])
                 owner = trajectories.get(row["trajectory_id"])
+                if owner is None and status == "failed" and row["trajectory_id"] in self.gone["trajectories"]:
+                    # Nothing but a trajectory's row and its scored steps leave together.
+                    continue
                 if owner is None:
                     self.wrong(f"step {row['step']} of {row['trajectory_id']} has no trajectory")
                 elif owner["status"] != status:
@@ -195,11 +260,20 @@ class Checker:
         members = collections.defaultdict(list)
         for row in trajectories.values():
             members[row["group_id"]].append(row)
-        self.equal("groups with trajectories and group rows", sorted(members), sorted(counts))
+        back = self.gone["groups"] & set(counts)
+        self.equal("groups that expired and are there", sorted(back), [])
+        # A group's row may stay longer than its trajectories.
+        emptied = {name for name in counts if name not in members and name in self.cut_groups}
+        self.equal("groups with trajectories and group rows", sorted(members), sorted(set(counts) - emptied))
         if group_count is not None:
-            self.equal("groups", len(counts), group_count)
+            self.equal("groups", len(counts) + len(self.gone["groups"]), group_count)
         for row in groups:
             name = row["group_id"]
+            if name in self.cut_groups:
+                scored = sum(member["status"] == "scored" for member in members[name])
+                if scored > row["valid"]:
+                    self.wrong(f"group {name}: {scored} scored trajectories, its row says {row['valid']}")
+                continue
             rewards = [member["reward"] for member in members[name] if member["status"] == "scored"]
             failed = collections.Counter(
                 member["end"] for member in members[name] if member["status"] == "failed"
@@ -231,12 +305,14 @@ class Checker:
                 steps.add((event["trajectory_id"], int(event["step"])))
         for name, event in finished.items():
             row = trajectories.get(name)
+            if name in self.gone["trajectories"]:
+                continue
             if row is None:
                 self.wrong(f"{name} was acknowledged and is not in the data")
             else:
                 self.equal(f"token of {name}", row["fencing_token"], int(event["token"]))
         for name, step in sorted(steps):
-            if step not in step_numbers.get(name, []):
+            if name not in self.gone["trajectories"] and step not in step_numbers.get(name, []):
                 self.wrong(f"step {step} of {name} was acknowledged and is not in the data")
         return len(finished), len(steps)
 
@@ -254,6 +330,7 @@ class Checker:
         ).fetchone()[0]
         self.equal("uncommitted trajectories in the ledger", uncommitted, 0)
         known = {row[0] for row in ledger.execute("SELECT trajectory_id FROM trajectories")}
+        known -= self.gone["trajectories"]
         self.equal("trajectories the ledger and the data do not share", sorted(known ^ set(trajectories)), [])
 
     def check_leftovers(self, files, replaced):
@@ -268,6 +345,9 @@ class Checker:
         # A reader that globs a table's folder would read a replaced part in it a second time.
         aside = {os.path.join("replaced", path) for path in replaced}
         beside = on_disk - set(files) - aside - {"README.md"}
+        if self.expired_files:
+            # A job stays when the last rows that it wrote have gone.
+            beside = {path for path in beside if os.path.dirname(path) != "jobs"}
         self.equal("files that neither the manifest nor a footer names", sorted(beside - self.jobs), [])
         self.equal("jobs that a footer names and that are missing", sorted(self.jobs - on_disk), [])
         for path in sorted(self.jobs & on_disk):
@@ -317,6 +397,7 @@ def main():
     checker = Checker(arguments.run_dir)
     files, replaced = checker.read_manifest()
     rows = checker.read_tables(files)
+    checker.read_expired()
     trajectories = checker.check_trajectories(rows["trajectories"])
     step_numbers = checker.check_steps(trajectories, rows["steps"], rows["failed_steps"])
     checker.check_groups(trajectories, rows["groups"], arguments.groups, arguments.group_size)
@@ -330,7 +411,8 @@ def main():
     print(
         f"{len(trajectories)} trajectories ({scored} scored), {sum(map(len, step_numbers.values()))} steps, "
         f"{len(rows['groups'])} groups; "
-        f"acknowledged: {finished} trajectories, {steps} steps; {len(checker.breaches)} breaches"
+        f"acknowledged: {finished} trajectories, {steps} steps; "
+        f"expired: {len(checker.gone['trajectories'])} trajectories; {len(checker.breaches)} breaches"
     )
     return 1 if checker.breaches else 0
 

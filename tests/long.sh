@@ -5,7 +5,14 @@
 #   tests/long.sh PART...     only these
 #
 #   simulation    the coordinator's simulation with 100,000 seeds (FURROW_SIM_SEEDS), released
-#   lost          every single call of a GPU backend fails once, instead of every fourth (FURROW_LOST_STRIDE)
+#   sim           the coordinator's simulation on a disk that fails and loses power, with 500,000 faults (FURROW_SIM_FAULTS),
+#                 on two threads (FURROW_SIM_THREADS), released; it goes on where it was stopped (FURROW_SIM_STATE), and
+#                 fails where a fault hit a site fewer than 100 times
+#   network       whole runs over a simulated network that fails: 5,000 seeds (FURROW_NETWORK_SEEDS), released; it goes on
+#                 where it was stopped (FURROW_NETWORK_STATE). Then a planted bug that it must catch
+#   lost          every single call of a GPU backend fails once, instead of every tenth (FURROW_LOST_STRIDE)
+#   device        a device that fails or hangs at every kind of call, first, middle and last, with two workers
+#                 (FURROW_DEVICE_ALL); then 20 hangs in real time (FURROW_DEVICE_HANGS); nothing slow is taken for one
 #   rows          a million trajectories: counted, compared with the reader's answers, and looked through in a browser
 #   weeks         a ledger and a manifest of a million trajectories and commits, and 20 starts on them (FURROW_WEEKS; 10 GB
 #                 of disk, in FURROW_WEEKS_SCRATCH)
@@ -14,10 +21,14 @@
 #   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
 #   damage        every kind of file of a run damaged at every block (FURROW_DAMAGE_ALL)
 #   backups       200 backups of a run under load, restored and verified (FURROW_BACKUPS)
+#   load          100,000 unfinished streams of one worker of the run beside a farm (FURROW_LOAD_STREAMS)
 #   recompute     the log-probs of 40 groups recomputed (FURROW_RECOMPUTE_GROUPS)
+#   fuzz          each fuzz target for an hour, guided by coverage (FURROW_FUZZ_TARGETS, FURROW_FUZZ_HOUR, FURROW_FUZZ_AT_ONCE).
+#                 Takes targets that have not had their hour while 150 minutes last (FURROW_FUZZ_PART), so run it again
+#                 until it says that all had theirs; inputs and seconds stay in .cache/fuzz
 #   trainer       the trainer's tests with PyTorch
 #   clients       a browser-use agent acts in a browser against a served checkpoint; installs it (some 200 MB) the first time
-#   release       the released program is below 80 MB and has the names of its functions
+#   release       builds a release and checks it: size, names of functions, no path of this machine, SBOM and notices
 #   gpu           the GPU machine's scripts, run whole without a GPU, twice, the second time cut off in the middle
 #
 # Run tests/run.sh first: it installs what these need. Prints seconds a part; a part that fails does not stop the others,
@@ -27,15 +38,30 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation lost rows weeks web crashes kills damage backups recompute trainer clients release gpu)
+PARTS=(simulation sim network lost device rows weeks web crashes kills damage backups load recompute fuzz trainer clients release gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
     cargo test --release -p furrow-coordinator --features failpoints --lib simulation
 }
 
+sim() {
+  FURROW_SIM_STATE=${FURROW_SIM_STATE:-$PWD/.cache/simulation.txt} \
+    cargo test --release -p furrow-coordinator --features failpoints --test simulation -- --ignored --nocapture a_long_storm
+}
+
+network() {
+  FURROW_NETWORK_STATE=${FURROW_NETWORK_STATE:-$PWD/.cache/network.txt} \
+    cargo test --release --workspace --features "$FEATURES" --test network -- --ignored --nocapture --skip child_
+}
+
 lost() {
   FURROW_LOST_STRIDE=1 cargo test --features "$FEATURES" --workspace --test backend lost::
+}
+
+device() {
+  FURROW_DEVICE_ALL=1 FURROW_DEVICE_HANGS=${FURROW_DEVICE_HANGS:-20} \
+    cargo test --features "$FEATURES" --workspace --test farm device:: -- --nocapture --test-threads=1
 }
 
 rows() {
@@ -70,8 +96,17 @@ backups() {
   FURROW_BACKUPS=${FURROW_BACKUPS:-200} cargo test --features "$FEATURES" --test farm backup:: -- --nocapture
 }
 
+load() {
+  FURROW_LOAD_STREAMS=${FURROW_LOAD_STREAMS:-100000} \
+    cargo test --features "$FEATURES" --workspace --test farm load:: -- --nocapture
+}
+
 recompute() {
   FURROW_RECOMPUTE_GROUPS=${FURROW_RECOMPUTE_GROUPS:-40} cargo test --features "$FEATURES" --test farm recompute::
+}
+
+fuzz() {
+  tests/fuzz.sh
 }
 
 trainer() {
@@ -91,13 +126,8 @@ clients() {
 }
 
 release() {
-  cargo build --release --bin furrow
-  local program=${CARGO_TARGET_DIR:-target}/release/furrow bytes names
-  bytes=$(stat -c %s "$program")
-  names=$(nm -C "$program" | grep -c ' furrow_coordinator::')
-  echo "$program: $bytes bytes, $names functions of the coordinator with their names"
-  [ "$bytes" -lt 80000000 ]
-  [ "$names" -gt 1000 ]
+  deploy/release.sh .cache/release
+  python3 tests/release.py .cache/release
 }
 
 gpu() {

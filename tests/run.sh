@@ -16,7 +16,7 @@ FEATURES=failpoints,otel
 TOOLS=.cache/tools
 
 # Integration tests for `check`: every crate's `integration`, what needs a process of its own, and the rules for the
-# sources. The other binaries need a browser or a C++ compiler.
+# sources. The others need a browser or a C++ compiler, or simulate for a minute.
 QUICK=(allocation device events failpoints integration sources)
 
 # Their modules that `check` leaves out, because they need Python packages or take longer.
@@ -82,10 +82,6 @@ tests() {
   cargo test --workspace --features "$FEATURES" "$@"
 }
 
-target_folder() {
-  cargo metadata --format-version 1 --no-deps | "$FURROW_TEST_PYTHON" -c 'import json,sys; print(json.load(sys.stdin)["target_directory"])'
-}
-
 quickstart() {
   local policy furrow
   furrow=$(target_folder)/debug/furrow
@@ -101,6 +97,9 @@ quickstart() {
   "$FURROW_TEST_PYTHON" tests/recompute.py runs/quickstart-model .cache/tiny-7 --rows 50 --limit 50
 }
 
+# Process groups of what `beside` started, by name.
+declare -A sides
+
 # beside NAME FUNCTION: runs a function of this script in the background, with its output in .cache/NAME.log.
 beside() {
   mkdir -p .cache
@@ -109,15 +108,15 @@ beside() {
   set -m
   (set -e; "$2") >".cache/$1.log" 2>&1 </dev/null &
   set +m
-  side=$!
-  trap 'kill -- "-$side" 2>/dev/null || true' EXIT
+  sides[$1]=$!
+  trap 'for side in "${sides[@]}"; do kill -- "-$side" 2>/dev/null || true; done' EXIT
 }
 
 # finish NAME: waits for what `beside` started, and prints its output.
 finish() {
   local status=0
-  wait "$side" || status=$?
-  trap - EXIT
+  wait "${sides[$1]}" || status=$?
+  unset "sides[$1]"
   cat ".cache/$1.log"
   if [ "$status" != 0 ]; then
     echo "failed: $1" >&2
@@ -151,13 +150,22 @@ computing_tests() {
   local names
   names=$(other_tests)
   part "tests without browsers"
+  export FURROW_FUZZ_SECONDS=${FURROW_FUZZ_SECONDS:-10}
   # shellcheck disable=SC2086
-  tests --lib --bins $(printf -- '--test=%s ' $names)
+  tests --lib --bin furrow --bin furrow-bench $(printf -- '--test=%s ' $names)
   part "tests in the documentation"
   tests --doc --quiet
   part "the GPU machine's scripts"
   # Those that need PyTorch say so and are left out here.
   FURROW=$(target_folder)/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
+  end_part
+}
+
+# The lints compile everything once more, and nothing waits for them: they get what the tests leave of the processors.
+checking_compilers() {
+  renice -n 15 "$BASHPID" >/dev/null
+  # cargo locks its folder while it compiles: the tests start first.
+  sleep 20
   part "lints"
   lints
   part "documentation"
@@ -166,7 +174,7 @@ computing_tests() {
 }
 
 # Installing waits for the network and browsers for pages, while compilers and models compute. So two things go side by
-# side, twice. The lints compile everything once more, so they come when nothing waits for them.
+# side, then three.
 all() {
   need_cargo
   # Build scripts are linked with it.
@@ -190,12 +198,15 @@ all() {
   finish compile
 
   beside computing computing_tests
+  beside checking checking_compilers
   part "tests with browsers and farms"
   tests --test=farm --test=pages --test=browser
   part "the quickstart job"
   quickstart
   part "waiting for the tests without browsers"
   finish computing
+  part "waiting for the lints"
+  finish checking
   end
 }
 
@@ -207,7 +218,7 @@ check() {
   lints
   part "tests without a browser"
   # Fewer seeds of the coordinator's simulation, and not the four tests that simulate a scheduler with 100 sessions.
-  FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-40} tests --quiet --lib --bins -- --skip nine_tenths
+  FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-40} tests --quiet --lib --bin furrow --bin furrow-bench -- --skip nine_tenths
   # A command of its own, because some modules of libraries have the names in SLOW.
   tests --quiet "${QUICK[@]/#/--test=}" -- "${SLOW[@]/#/--skip=}"
   end

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    backup, check, checkpoint, discarded, doctor, init, model, plan, publish, records, replay, report, roles,
-    run, runs, score, shell, tasks, view, watch,
+    backup, check, checkpoint, discarded, doctor, identity, init, model, plan, publish, records, replay,
+    report, roles, run, runs, score, shell, tasks, view, watch,
 };
 use crate::{exit_code, output, renamed, suggested};
 
@@ -41,6 +41,9 @@ enum Command {
     /// Report how many trajectories a trainer discarded; a job that paces its admission by versions
     /// collects as many more
     Discarded(discarded::DiscardedArgs),
+    /// Issue identities to processes of a run on other machines
+    #[command(subcommand)]
+    Identity(identity::IdentityCommand),
     /// List the run directories below a folder, or remove one
     Runs(runs::RunsArgs),
     /// Back a run directory up while its run goes on: consistent, verified, and continued where an
@@ -86,6 +89,9 @@ enum Command {
 
 /// Reads the command line, runs the command, and returns the exit status of the program.
 pub fn run_command_line() -> ExitCode {
+    if let Some(status) = furrow_env::become_namespace_helper() {
+        return status;
+    }
     #[cfg(feature = "failpoints")]
     furrow_coordinator::arm_fail_points();
     let command = match Cli::try_parse() {
@@ -110,6 +116,7 @@ pub fn run_command_line() -> ExitCode {
         Command::Policy(args) => roles::policy(&args),
         Command::Publish(args) => publish::run(&args),
         Command::Discarded(args) => discarded::run(&args),
+        Command::Identity(command) => identity::run(&command),
         Command::Runs(args) => runs::run(&args),
         Command::Backup(args) => backup::backup(&args),
         Command::Restore(args) => backup::restore(&args),

@@ -198,6 +198,14 @@ impl Job {
 }
 
 impl JobFile {
+    /// The whole job of a text as TOML, every key with its value and paths absolute, or its
+    /// problems. `name` is the default of `run.name`, `base` the directory of relative paths.
+    pub fn resolve(text: &str, name: &str, base: &Path, settings: &[String]) -> Result<String, Vec<String>> {
+        Job::parse_as(text, name, base, settings, false).map(|job| job.resolved).map_err(|problems| {
+            problems.iter().map(|problem| problem.with_location(Path::new(name))).collect()
+        })
+    }
+
     /// Lets every section check its values, and collects the problems.
     fn check(self, base: &Path) -> Result<Job, Vec<String>> {
         let resolved = self.clone().resolved(base).text()?;
@@ -238,6 +246,7 @@ impl JobFile {
             return Err(problems);
         }
         let (env, eval) = with_back_ends(&tasks, env, eval);
+        let (tasks, eval) = with_secrets(&env, tasks, eval);
         let grammar = &policy.session.grammar.name;
         if furrow_policy::grammar::needs_marks(grammar) && !env.browser.marks {
             return Err(vec![format!(
@@ -328,6 +337,20 @@ fn with_back_ends(
         eval
     });
     (env, eval)
+}
+
+/// The names of the secrets of `[env]` for all tasks.
+fn with_secrets(
+    env: &EnvConfig,
+    mut tasks: TasksConfig,
+    eval: Option<EvalConfig>,
+) -> (TasksConfig, Option<EvalConfig>) {
+    tasks.secrets = env.secrets.iter().map(|secret| secret.name.clone()).collect();
+    let eval = eval.map(|mut eval| {
+        eval.tasks.secrets.clone_from(&tasks.secrets);
+        eval
+    });
+    (tasks, eval)
 }
 
 impl RunFile {
@@ -705,12 +728,16 @@ mod tests {
                 "policy.serve.token_file",
                 "env.browser",
                 "env.browser_fonts",
+                "env.archive_bytes_max",
+                "env.secrets",
                 "score.judge.key_env",
                 "score.judge.key_file",
                 "score.judge.usd_per_million_prompt_tokens",
                 "score.judge.usd_per_million_completion_tokens",
                 "records.max_delay_millis",
                 "records.merge_below_bytes",
+                "records.retention_bytes",
+                "records.retention_hours",
                 "limits.failures_free",
                 "limits.trajectories_per_version",
                 "telemetry.otlp_endpoint",

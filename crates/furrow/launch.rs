@@ -11,8 +11,9 @@ use furrow_coordinator::{JobIdentity, RunLock};
 use furrow_env::simulated::{SimConfig, SimulatedBrowser};
 use furrow_env::{
     ArchiveMode, ChromiumPool, EnvConfig, EnvironmentFactory, FileMaker, FileRoot, SharedMaker, SiteServer,
-    StaticSite,
+    StaticSite, WorkerSecrets,
 };
+use furrow_identity::Identity;
 use furrow_policy::{ChatEndpoint, PolicyConfig};
 use furrow_records::DataCard;
 use furrow_rollout::Id;
@@ -131,6 +132,7 @@ impl JobLaunch {
         self,
         resume: bool,
         lock: RunLock,
+        link: Identity,
     ) -> Result<furrow_coordinator::CoordinatorJob, CommandFailure> {
         let Self { job, set, eval } = self;
         let evaluated = eval.as_ref().map(TaskSet::fingerprint).unwrap_or_default();
@@ -157,7 +159,8 @@ impl JobLaunch {
             limits: job.limits,
             sessions: job.env.sessions_max.min(job.policy.sessions_max),
             records: job.records,
-            link: None,
+            link: Some(link),
+            weight_roots: job.policy.weight_roots,
         })
     }
 
@@ -232,7 +235,12 @@ pub(crate) async fn browsers(
     sites: SiteServer,
     archives: Option<ArchiveMode>,
 ) -> Result<Arc<dyn EnvironmentFactory>, CommandFailure> {
-    let browser = env.browser.clone();
+    let mut browser = env.browser.clone();
+    browser.secrets = Arc::new(match archives {
+        // What was typed is recorded by its name, and so are the requests that it was in.
+        Some(ArchiveMode::Replay { .. }) => WorkerSecrets::placeholders(&env.secrets),
+        _ => WorkerSecrets::read(&env.secrets).map_err(CommandFailure::Input)?,
+    });
     let sites = Arc::new(sites);
     let pool = match archives {
         Some(archives) => ChromiumPool::start_archived(browser, sites, env.egress.clone(), archives).await,
@@ -303,8 +311,13 @@ pub(crate) fn worker_name<K: furrow_rollout::IdKind>(
 
 /// Role, process id and a random tail: differs from the name of every other process on any machine.
 pub(crate) fn process_name(role: &str) -> String {
-    let tail = uuid::Uuid::now_v7().simple().to_string();
-    format!("{role}-{}-{}", std::process::id(), &tail[tail.len() - 6..])
+    format!("{role}-{}-{}", std::process::id(), random_tail())
+}
+
+/// Six random characters: enough to tell the processes of one machine apart.
+pub(crate) fn random_tail() -> String {
+    let text = uuid::Uuid::now_v7().simple().to_string();
+    text[text.len() - 6..].to_owned()
 }
 
 /// Listens for chats if the job serves them, and prints the address.
@@ -351,6 +364,19 @@ pub fn runtime() -> Result<Runtime, CommandFailure> {
     Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
 }
 
+/// A checkpoint that is still being loaded when everything else is over is waited for no longer.
+const LOADING_GRACE: Duration = Duration::from_secs(1);
+
+/// Does the work of a command that loads checkpoints, and does not wait for one at its end.
+pub(crate) fn run_loading(
+    work: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(work);
+    runtime.shutdown_timeout(LOADING_GRACE);
+    done
+}
+
 /// Returns at the first SIGTERM or SIGINT.
 pub(crate) async fn signalled() -> Result<(), CommandFailure> {
     let mut terminate = signal(SignalKind::terminate())?;
@@ -373,6 +399,8 @@ pub(crate) enum SignalledWork {
     Run,
     /// Chats without a run.
     Chats,
+    /// Answers to machines that join a run.
+    Enrolment,
     /// A second scoring: `furrow score`, which writes all verdicts or none.
     Scoring,
 }
@@ -385,6 +413,7 @@ impl SignalledWork {
                 "draining: running trajectories finish, no new ones start; signal again to end at once"
             }
             Self::Chats => "draining: running chats finish, no new ones start; signal again to end at once",
+            Self::Enrolment => "stopping: no machine joins any more",
             Self::Scoring => {
                 "stopping after the trajectories in hand, and nothing is written; signal again to end at once"
             }
@@ -396,6 +425,7 @@ impl SignalledWork {
         match self {
             Self::Run => "second signal: ending at once; continue later with --resume",
             Self::Chats => "second signal: ending at once; running chats are cut off",
+            Self::Enrolment => "second signal: ending at once",
             Self::Scoring => "second signal: ending at once, and nothing is written",
         }
     }

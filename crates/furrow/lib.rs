@@ -1,7 +1,8 @@
 //! The command line: reads and checks a job file, starts services, inspects data sets.
 //!
 //! The `furrow` program is [`run_command_line`]. All else that is public serves `furrow-bench`,
-//! which starts that program with jobs of its own and prints as it does.
+//! which starts that program with jobs of its own and prints as it does, and `furrow-fuzz`, which
+//! reads jobs.
 
 mod animation;
 mod budget;
@@ -15,6 +16,7 @@ mod job;
 mod launch;
 mod look;
 pub mod output;
+mod peers;
 mod preflight;
 mod progress;
 mod prove;

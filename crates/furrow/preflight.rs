@@ -6,7 +6,7 @@ mod pages;
 
 use std::time::Instant;
 
-use furrow_env::{ReachablePages, SiteServer};
+use furrow_env::{ReachablePages, SiteServer, WorkerSecrets};
 use furrow_policy::ModelPolicy;
 use furrow_rollout::PolicyKind;
 use furrow_tasks::TaskSpec;
@@ -30,7 +30,7 @@ pub(crate) struct PreflightReport {
 /// The parts of a check.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PreflightScope {
-    /// The browser, its user, its libraries.
+    /// The browser, its user, its libraries, and the secrets that are typed in it.
     pub browser: bool,
     /// Directories and the disk of the run.
     pub run_dir: bool,
@@ -95,6 +95,11 @@ pub(crate) fn run(launch: &JobLaunch, scope: PreflightScope) -> Result<Preflight
     if scope.browser {
         let found = furrow_env::browser_version(&launch.job.env.browser);
         report.add(found.map_err(|error| vec![crate::chain(&error.into())]));
+        let declared = &launch.job.env.secrets;
+        if !declared.is_empty() {
+            let read = WorkerSecrets::read(declared);
+            report.add(read.map(|_| format!("the variables of {} secrets are set", declared.len())));
+        }
     }
     if scope.run_dir {
         let dir = &launch.job.run_dir;

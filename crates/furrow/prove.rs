@@ -16,7 +16,7 @@ use furrow_env::{Environment, EnvironmentError, EnvironmentFactory};
 use furrow_policy::hint;
 use furrow_rollout::{
     Action, Assignment, EndKind, Evidence, FaultOwner, FinalQuery, Finding, FindingFailure,
-    FindingFailureKind, Id, SessionSpec, Task, TrajectoryAncestry,
+    FindingFailureKind, Id, LEASE_SECRET_BYTES, LeaseSecret, SessionSpec, Task, TrajectoryAncestry,
 };
 use furrow_tasks::{EndFacts, Scorer, TaskSpec};
 use futures::StreamExt;
@@ -321,10 +321,13 @@ pub(crate) fn assignment(
     Ok(Assignment {
         ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: 1,
+        // No coordinator leases it, so none asks for it.
+        secret: LeaseSecret::new([0; LEASE_SECRET_BYTES]),
         lease_millis: 60_000,
         task: spec.with_seed(seed),
         files: spec.files.clone(),
         checks: spec.checks(),
+        secrets: spec.secrets.clone(),
         session: session.clone(),
         policy_address: String::new(),
     })

@@ -139,8 +139,9 @@ pub(crate) fn remove_run(dir: &Path, lock: RunLock) -> Result<RemovedRun, Comman
     Ok(RemovedRun::Left(left))
 }
 
-/// Entries of a run that `--clean` keeps: what its starts put aside, and a report over it.
-const BESIDE_A_RUN: [&str; 3] = ["lost+found", "report.html", "report"];
+/// Entries of a run that `--clean` keeps: what its starts put aside, a report over it, and its
+/// authority, from which other machines have identities.
+const BESIDE_A_RUN: [&str; 4] = ["lost+found", "report.html", "report", "identity"];
 
 /// Whether the directory holds what this start expects.
 fn check(dir: &Path, begin: RunStart) -> Result<(), CommandFailure> {
@@ -176,9 +177,9 @@ fn refused(dir: &Path, why: &str) -> CommandFailure {
     CommandFailure::Input(vec![format!("run directory {}: {why}", dir.display())])
 }
 
-/// Entries that workers may write before the coordinator starts: with only these a directory counts
-/// as empty.
-const BEFORE_A_RUN: [&str; 3] = ["lock", "logs", "metrics.jsonl"];
+/// Entries that workers and `furrow identity` may write before the coordinator starts: with only
+/// these a directory counts as empty.
+const BEFORE_A_RUN: [&str; 4] = ["identity", "lock", "logs", "metrics.jsonl"];
 
 fn is_empty(dir: &Path) -> Result<bool, CommandFailure> {
     match fs::read_dir(dir) {

@@ -91,7 +91,9 @@ fn killed_at(point: &str, args: &[&str], here: &Path) -> Output {
 #[test]
 fn a_backup_and_a_restore_that_were_killed_are_repeated() {
     let run = SmallRun::new(12);
-    run.run_and_kill_when(|dir| commits_in(dir) >= 3 && !entries(&dir.join("spool")).is_empty());
+    run.run_and_kill_when(&crate::small_run::SLOW, |dir| {
+        commits_in(dir) >= 3 && !entries(&dir.join("spool")).is_empty()
+    });
     let here = run.folder.path();
     for point in ["backup.after_snapshot", "backup.before_list"] {
         let backup = format!("of-{point}");

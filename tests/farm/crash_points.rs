@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::farm::{FarmBrowser, FarmHarness, FarmRole, pause, simulated_tasks};
 
 /// Time for a restart and the work that leads to the next point.
-const NEXT_DEATH: Duration = Duration::from_secs(30);
+const NEXT_DEATH: Duration = Duration::from_secs(90);
 
 const GROUPS: u32 = 300;
 const GROUP_SIZE: u32 = 2;

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::farm::furrow;
-use crate::small_run::{SmallRun, copy_tree, entries, length, text};
+use crate::small_run::{SLOW, SmallRun, copy_tree, entries, length, text};
 
 /// What is damaged, by its path below the run directory. `*` is the first file of the folder, `+`
 /// the longest.
@@ -58,10 +58,10 @@ struct KilledRun {
 impl KilledRun {
     fn new() -> Self {
         let run = SmallRun::new(12);
-        run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 2);
+        run.run_and_kill_when(&SLOW, |dir| entries(&dir.join("data/manifest")).len() >= 2);
         let older = run.folder.path().join("older");
         copy_tree(&run.dir(), &older);
-        let mut child = run.start(&["--resume", "--set", "policy.think_millis=60"]);
+        let mut child = run.start(&["--resume", SLOW[0], SLOW[1]]);
         let is_far = || {
             entries(&run.dir().join("data/manifest")).len() >= 5
                 && entries(&run.dir().join("spool")).iter().any(|path| length(path) > 10_000)

@@ -14,14 +14,14 @@ use crate::farm::{FURROW, furrow, simulated_tasks};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that serves a dashboard; killed when dropped.
-struct ServingProcess {
+pub(crate) struct ServingProcess {
     child: Child,
     address: String,
     reading: Option<std::thread::JoinHandle<()>>,
 }
 
 impl ServingProcess {
-    fn start(arguments: &[&str], folder: &Path) -> Self {
+    pub(crate) fn start(arguments: &[&str], folder: &Path) -> Self {
         let mut command = Command::new(FURROW);
         command
             .args(arguments)
@@ -40,7 +40,7 @@ impl ServingProcess {
         Self { child, address: address.expect("it prints the dashboard's address"), reading: Some(reading) }
     }
 
-    fn ask(&self, method: &str, path: &str) -> (u16, Vec<u8>) {
+    pub(crate) fn ask(&self, method: &str, path: &str) -> (u16, Vec<u8>) {
         self.ask_over(TcpStream::connect(&self.address).unwrap(), method, path).expect("an answer")
     }
 

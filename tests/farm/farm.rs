@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{ProgressRequest, ProgressResponse};
-use furrow_wire::{Connector, PeerRole, TcpConnector, with_deadline};
+use furrow_wire::{Connector, Identity, PeerRole, TlsConnector, with_deadline};
 
 pub(crate) const FURROW: &str = env!("CARGO_BIN_EXE_furrow");
 
@@ -44,7 +44,13 @@ pub(crate) struct FarmHarness {
     woken: Vec<Child>,
     started: BTreeMap<FarmRole, u32>,
     environment: Vec<(String, String)>,
+    descriptors: Option<u32>,
     runtime: tokio::runtime::Runtime,
+}
+
+/// A restarted worker gets another id: it never continues with what a dead one left.
+fn worker_id(role: FarmRole, starts: u32) -> String {
+    format!("{}-{starts}", format!("{role:?}").to_lowercase())
 }
 
 impl FarmHarness {
@@ -65,6 +71,7 @@ impl FarmHarness {
             woken: Vec::new(),
             started: BTreeMap::new(),
             environment: Vec::new(),
+            descriptors: None,
             runtime,
         }
     }
@@ -81,13 +88,26 @@ impl FarmHarness {
         self.root.path().join("run")
     }
 
+    /// The id under which a role's newest worker registers.
+    pub(crate) fn worker_id(&self, role: FarmRole) -> String {
+        worker_id(role, self.started.get(&role).copied().unwrap_or_default())
+    }
+
     /// Starts a role, for the first time or after its death.
     pub(crate) fn start(&mut self, role: FarmRole) {
         let count = self.started.entry(role).or_default();
         *count += 1;
         let is_restart = *count > 1;
         let job = self.root.path().join("job.toml");
-        let mut command = Command::new(FURROW);
+        let mut command = match self.descriptors {
+            // It replaces itself by the program, so the process id is the role's.
+            Some(descriptors) if role == FarmRole::Coordinator => {
+                let mut limited = Command::new("prlimit");
+                limited.arg(format!("--nofile={descriptors}")).arg(FURROW);
+                limited
+            }
+            _ => Command::new(FURROW),
+        };
         let name = format!("{role:?}").to_lowercase();
         command.arg(if role == FarmRole::OtherPolicy { "policy" } else { &name }).arg(job);
         match role {
@@ -98,13 +118,7 @@ impl FarmHarness {
                 }
             }
             FarmRole::Policy | FarmRole::OtherPolicy | FarmRole::Env => {
-                // A restarted worker gets another id: it never continues with what a dead one held.
-                command.args([
-                    "--coordinator",
-                    &self.address.to_string(),
-                    "--id",
-                    &format!("{name}-{count}"),
-                ]);
+                command.args(["--coordinator", &self.address.to_string(), "--id", &worker_id(role, *count)]);
             }
         }
         if let (FarmRole::Env, FarmBrowser::Simulated(bytes)) = (role, self.browser) {
@@ -121,6 +135,18 @@ impl FarmHarness {
             .unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         self.running.insert(role, command.spawn().unwrap());
+    }
+
+    /// Sets a key of the job for later processes, such as `env.sessions_max=2`.
+    pub(crate) fn set(&mut self, setting: &str) {
+        let key = setting.split_once('=').map_or(setting, |(key, _)| key);
+        self.settings.retain(|known| known.split_once('=').is_none_or(|(known, _)| known != key));
+        self.settings.push(setting.to_owned());
+    }
+
+    /// Starts the coordinator with this many file descriptors at most.
+    pub(crate) fn limit_descriptors(&mut self, descriptors: u32) {
+        self.descriptors = Some(descriptors);
     }
 
     /// Starts the three roles.
@@ -176,11 +202,38 @@ impl FarmHarness {
         self.running.get_mut(&role).is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
+    /// Where the coordinator listens.
+    pub(crate) fn coordinator_address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Starts a worker as on another machine: with an issued identity, and a job whose run
+    /// directory is another one.
+    pub(crate) fn start_elsewhere(&mut self, role: FarmRole, identity: &Path) {
+        let name = format!("{role:?}").to_lowercase();
+        let mut command = Command::new(FURROW);
+        let run_dir = format!("run.output_dir={:?}", self.root.path().join(format!("elsewhere-{name}")));
+        command.arg(&name).arg(self.root.path().join("job.toml")).args(["--set", &run_dir]);
+        command.args(["--coordinator", &self.address.to_string()]).env("FURROW_IDENTITY", identity);
+        if let (FarmRole::Env, FarmBrowser::Simulated(bytes)) = (role, self.browser) {
+            command.args(["--simulate-browser", &bytes.to_string()]);
+        }
+        let log = fs::File::create(self.root.path().join(format!("{name}.out"))).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.running.insert(role, command.spawn().unwrap());
+    }
+
+    /// An identity of the run, once its coordinator has created the authority.
+    pub(crate) fn identity(&self, role: PeerRole, name: &str) -> Option<Identity> {
+        Identity::find(&self.run_dir().join("identity"), role, name).ok()
+    }
+
     /// The coordinator's progress, if it answers.
     pub(crate) fn progress(&self) -> Option<ProgressResponse> {
         self.runtime.block_on(async {
-            let channel =
-                TcpConnector::default().channel(PeerRole::Coordinator, &self.address.to_string()).ok()?;
+            let identity = self.identity(PeerRole::Observer, "test")?;
+            let connect = TlsConnector::new(identity);
+            let channel = connect.channel(PeerRole::Coordinator, &self.address.to_string()).ok()?;
             let mut client = CoordinatorServiceClient::new(channel);
             let answer =
                 with_deadline(Duration::from_secs(2), client.progress(ProgressRequest {})).await.ok()?;
@@ -289,7 +342,7 @@ impl FarmHarness {
             if left.is_empty() && scratch.is_empty() {
                 return;
             }
-            assert!(began.elapsed() < Duration::from_secs(10), "left behind: {left:?} {scratch:?}");
+            assert!(began.elapsed() < Duration::from_secs(30), "left behind: {left:?} {scratch:?}");
             pause();
         }
     }

@@ -11,18 +11,26 @@
 
 mod back_ends;
 mod backup;
+mod broken_weights;
 mod command_line;
 mod crash_points;
 mod damage;
 mod dashboard;
+#[cfg(feature = "failpoints")]
+mod device;
 mod evaluations;
 mod examples;
+mod expiry;
 mod farm;
 mod hacks;
+mod identities;
 mod kills;
+mod lease_secrets;
+mod load;
 mod lost_device;
 #[cfg(feature = "otel")]
 mod otlp;
+mod outside;
 mod pacing;
 mod planted;
 mod recompute;
@@ -31,6 +39,7 @@ mod recovery;
 mod released;
 mod remote;
 mod replay;
+mod secrets;
 mod serve;
 mod sharing;
 mod sites;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::farm::{furrow, pause, simulated_tasks};
-use crate::small_run::{DEADLINE, SmallRun, entries, length, text};
+use crate::small_run::{DEADLINE, SLOW, SmallRun, entries, length, text};
 
 /// Parquet files of a run with their bytes.
 fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -19,8 +19,8 @@ fn shards(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// The last commits are missing, as after a backup that saved the manifest earlier than the ledger.
 #[test]
 fn resuming_without_the_last_manifest_commits_removes_no_committed_file() {
-    let run = SmallRun::new(12);
-    run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 5);
+    let run = SmallRun::new(20);
+    run.run_and_kill_when(&SLOW, |dir| entries(&dir.join("data/manifest")).len() >= 5);
     let commits = run.commits();
     let committed = shards(&run.dir());
     commits[commits.len() - 3..].iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -66,7 +66,7 @@ fn scoring_is_refused_with_missing_commits_and_removes_nothing() {
 #[test]
 fn resuming_restores_a_missing_manifest() {
     let run = SmallRun::new(12);
-    run.run_and_kill_when(|dir| entries(&dir.join("data/manifest")).len() >= 4);
+    run.run_and_kill_when(&SLOW, |dir| entries(&dir.join("data/manifest")).len() >= 4);
     let commits = run.commits().len();
     fs::remove_dir_all(run.dir().join("data/manifest")).unwrap();
     let output = run.completes(&["--resume"]);
@@ -81,7 +81,7 @@ fn a_flipped_bit_in_the_spool_costs_one_trajectory() {
     let run = SmallRun::new(12);
     let trajectory =
         |dir: &Path| entries(&dir.join("spool")).into_iter().filter(|path| length(path) > 5_000).count();
-    run.run_and_kill_when(|dir| trajectory(dir) >= 3);
+    run.run_and_kill_when(&[], |dir| trajectory(dir) >= 3);
     let files = entries(&run.dir().join("spool"));
     let longest = files.iter().max_by_key(|path| length(path)).unwrap();
     let mut bytes = fs::read(longest).unwrap();
@@ -113,7 +113,7 @@ fn a_flipped_bit_in_the_spool_costs_one_trajectory() {
 #[test]
 fn nothing_is_written_through_a_link() {
     let run = SmallRun::new(12);
-    run.run_and_kill_when(|dir| {
+    run.run_and_kill_when(&[], |dir| {
         entries(&dir.join("data/manifest")).len() >= 2 && !entries(&dir.join("spool")).is_empty()
     });
     let users = run.folder.path().join("users");

@@ -9,14 +9,24 @@ use crate::farm::{FURROW, pause, simulated_tasks};
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
+/// A policy that takes four times as long, so that a run has time for several commits even where
+/// writing one takes long.
+pub(crate) const SLOW: [&str; 2] = ["--set", "policy.think_millis=60"];
+
 /// A job in a folder, with shards so small that a few seconds make many.
 pub(crate) struct SmallRun {
     pub folder: tempfile::TempDir,
     groups: u32,
+    screenshot_bytes: u32,
 }
 
 impl SmallRun {
     pub(crate) fn new(groups: u32) -> Self {
+        Self::with_screenshots(groups, 3000)
+    }
+
+    /// The same with screenshots of this size.
+    pub(crate) fn with_screenshots(groups: u32, screenshot_bytes: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let tasks = simulated_tasks(folder.path(), groups, 2);
         let job = format!(
@@ -24,7 +34,7 @@ impl SmallRun {
              [policy]\nkind = \"scripted\"\nthink_millis = 15\n[env]\nsessions_max = 4\n[dashboard]\nlisten = \"127.0.0.1:0\"\n"
         );
         fs::write(folder.path().join("job.toml"), job).unwrap();
-        Self { folder, groups }
+        Self { folder, groups, screenshot_bytes }
     }
 
     pub(crate) fn dir(&self) -> PathBuf {
@@ -34,7 +44,7 @@ impl SmallRun {
     pub(crate) fn command(&self, more: &[&str]) -> Command {
         let mut command = Command::new(FURROW);
         command
-            .args(["run", "job.toml", "--simulate-browser", "3000"])
+            .args(["run", "job.toml", "--simulate-browser", &self.screenshot_bytes.to_string()])
             .args(more)
             .current_dir(self.folder.path());
         command.stdin(Stdio::null());
@@ -66,9 +76,9 @@ impl SmallRun {
         self.command(more).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
     }
 
-    /// Starts the run and kills it once its directory satisfies a condition.
-    pub(crate) fn run_and_kill_when(&self, reached: impl Fn(&Path) -> bool) {
-        let mut child = self.start(&[]);
+    /// Starts the run with more options and kills it once its directory satisfies a condition.
+    pub(crate) fn run_and_kill_when(&self, more: &[&str], reached: impl Fn(&Path) -> bool) {
+        let mut child = self.start(more);
         let began = Instant::now();
         while !reached(&self.dir()) {
             let out = || fs::read_to_string(self.folder.path().join("out")).unwrap_or_default();

@@ -259,7 +259,7 @@ fn no_crash_point_of_publishing_gives_a_number_twice() {
     assert_eq!(rows.lines().collect::<Vec<_>>(), want);
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for file in std::fs::read_dir(from).unwrap() {
         let file = file.unwrap();

@@ -11,7 +11,8 @@ use circles::{Circle, find_circles};
 use modules::CrateModules;
 
 /// Each crate and the crates it may use. `furrow`, the root package, may use any but `bench`. Only
-/// services and what is above them use `telemetry`; `testkit` is for tests and may be used by any.
+/// services and what is above them use `telemetry`. `testkit` and `faulty-disk` are for tests and
+/// may be used by any.
 const MAP: &[(&str, &[&str])] = &[
     // foundation layer: no network, no clock
     ("rollout", &[]),
@@ -31,17 +32,19 @@ const MAP: &[(&str, &[&str])] = &[
     // services never import each other
     ("policy", &["rollout", "wire", "http", "model", "cuda", "openai", "telemetry"]),
     ("env", &["rollout", "wire", "storage", "telemetry"]),
-    ("coordinator", &["rollout", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
+    ("coordinator", &["rollout", "identity", "wire", "tasks", "records", "openai", "storage", "telemetry"]),
     ("dashboard", &["rollout", "identity", "wire", "http", "records", "analysis", "telemetry"]),
     // above the services
     ("simulator", &["rollout", "model", "cuda", "policy", "telemetry"]),
     ("testkit", &["rollout"]),
+    ("faulty-disk", &[]),
     // a program that starts and measures the others
     (
         "bench",
         &[
             "furrow",
             "rollout",
+            "identity",
             "model",
             "telemetry",
             "wire",
@@ -53,6 +56,11 @@ const MAP: &[(&str, &[&str])] = &[
             "env",
             "dashboard",
         ],
+    ),
+    // and one that reads whatever comes from outside
+    (
+        "fuzz",
+        &["furrow", "rollout", "model", "wire", "tasks", "records", "openai", "policy", "env", "coordinator"],
     ),
 ];
 

@@ -78,6 +78,8 @@ pub struct EvaluationReport {
     pub versions: Vec<VersionLine>,
     /// Why the farm failed, the most frequent reasons first.
     pub failure_reasons: Vec<FailureReason>,
+    /// Trajectories that were removed for good, because they were the oldest: no line counts them.
+    pub expired: u64,
 }
 
 /// Metrics of the evaluation of a policy version.
@@ -219,6 +221,7 @@ pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationRepo
         lines: evaluation_lines(&attempts, question),
         versions,
         failure_reasons: reasons.most_frequent(),
+        expired: set.snapshot().expired_rows(Table::Trajectories),
     })
 }
 

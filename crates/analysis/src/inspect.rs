@@ -60,6 +60,8 @@ pub struct TableTotals {
     pub rows: u64,
     /// Bytes of its files on disk.
     pub bytes: u64,
+    /// Rows that were removed for good, because they were the oldest.
+    pub expired: u64,
 }
 
 /// Rewards of one kind of trajectory.
@@ -249,7 +251,8 @@ fn time_lines(micros: &BTreeMap<&'static str, u64>) -> Vec<TimeLine> {
 }
 
 fn table_totals(set: &DataSet, table: Table) -> TableTotals {
-    let zero = TableTotals { table, files: 0, rows: 0, bytes: 0 };
+    let expired = set.snapshot().expired_rows(table);
+    let zero = TableTotals { table, files: 0, rows: 0, bytes: 0, expired };
     set.snapshot().files(table).fold(zero, |mut sum, file| {
         sum.files += 1;
         add(&mut sum.rows, file.rows);

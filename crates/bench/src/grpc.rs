@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use furrow::{CommandFailure, runtime};
+use furrow::{CommandFailure, ScratchDir, runtime};
 use furrow_env::EnvironmentFactory;
 use furrow_env::simulated::{SimConfig, SimulatedBrowser};
-use furrow_policy::{PolicyConfig, PolicyFile};
+use furrow_identity::Authority;
+use furrow_policy::{PolicyConfig, PolicyFile, WorkerListeners};
 use furrow_rollout::{Assignment, Id, Trajectory};
 use furrow_telemetry::{MemoryMeasure, process_usage};
 use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{Close, Observe, SessionRequest, SessionResponse, session_request, session_response};
 use furrow_wire::{
-    Connector, MESSAGE_BYTES_MAX, PeerRole, SessionOpening, TcpConnector, observation_into, reply_from,
+    Connector, Identity, MESSAGE_BYTES_MAX, PeerRole, SessionOpening, TcpConnector, TlsConnector,
+    observation_into, reply_from,
 };
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -41,6 +43,9 @@ pub(crate) struct GrpcArgs {
     /// Size of each screenshot in bytes
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1_000..=4_000_000))]
     screenshot_bytes: u32,
+    /// Connect without TLS, which a farm never does, to see what TLS costs
+    #[arg(long)]
+    plain: bool,
     #[command(flatten)]
     bench: BenchArgs,
 }
@@ -109,20 +114,32 @@ async fn measure(args: &GrpcArgs) -> Result<GrpcMeasurement, CommandFailure> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?.to_string();
     let stop = CancellationToken::new();
+    let (link, connect) = link(args)?;
     let serving = tokio::spawn(furrow_policy::run(
         policy.clone(),
         Id::new("policy-0")?,
-        listener,
-        Arc::new(TcpConnector::default()),
+        WorkerListeners { sessions: listener, chats: None, link },
+        connect.clone(),
         None,
         DEADLINE,
         stop.clone(),
     ));
-    let harness = Arc::new(SessionHarness::open(args, &address)?);
+    let harness = Arc::new(SessionHarness::open(args, &*connect, &address)?);
     let measured = act(args, &policy, &harness).await;
     stop.cancel();
     timeout(DEADLINE, serving).await???;
     measured
+}
+
+/// The identity that the worker serves with, and how the sessions connect.
+fn link(args: &GrpcArgs) -> Result<(Option<Identity>, Arc<dyn Connector>), CommandFailure> {
+    if args.plain {
+        return Ok((None, Arc::new(TcpConnector::default())));
+    }
+    let scratch = ScratchDir::make(&std::env::temp_dir())?;
+    let authority = Authority::open_or_create(&scratch.fresh("run")?.join("identity"), &Id::new("bench")?)?;
+    let env = authority.issue(PeerRole::Env, "env-0")?;
+    Ok((Some(authority.issue(PeerRole::Policy, "policy-0")?), Arc::new(TlsConnector::new(env))))
 }
 
 async fn act(
@@ -158,10 +175,10 @@ async fn act(
 }
 
 impl SessionHarness {
-    fn open(args: &GrpcArgs, address: &str) -> Result<Self, CommandFailure> {
+    fn open(args: &GrpcArgs, connect: &dyn Connector, address: &str) -> Result<Self, CommandFailure> {
         let screenshot_bytes = args.screenshot_bytes as usize;
         Ok(Self {
-            client: PolicyServiceClient::new(TcpConnector::default().channel(PeerRole::Policy, address)?)
+            client: PolicyServiceClient::new(connect.channel(PeerRole::Policy, address)?)
                 .max_decoding_message_size(MESSAGE_BYTES_MAX),
             simulated_browser: SimulatedBrowser::new(SimConfig { screenshot_bytes, ..SimConfig::default() }),
             messages: AtomicU64::new(0),

@@ -21,6 +21,7 @@ mod report;
 mod soak;
 mod swap;
 mod viewer;
+mod walls;
 
 use std::process::ExitCode;
 
@@ -62,9 +63,15 @@ enum BenchCommand {
     Records(records::RecordsArgs),
     /// Measure how long sessions that decode without pause stop while new weights are loaded
     Swap(swap::SwapArgs),
+    /// Measure what walls around browsers cost: the start of one with and without a network of its
+    /// own, and a session in a browser of its own beside one that shares it
+    Walls(walls::WallsArgs),
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = furrow_env::become_namespace_helper() {
+        return status;
+    }
     output::set_program("furrow-bench");
     furrow::exit_code(run(&Cli::parse().command))
 }
@@ -81,5 +88,6 @@ fn run(command: &BenchCommand) -> Result<(), CommandFailure> {
         BenchCommand::Soak(args) => soak::run(args),
         BenchCommand::Records(args) => records::run(args),
         BenchCommand::Swap(args) => swap::run(args),
+        BenchCommand::Walls(args) => walls::run(args),
     }
 }

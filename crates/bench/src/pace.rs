@@ -13,8 +13,9 @@ use furrow_env::{
 };
 use furrow_policy::{PolicyFile, RandomPolicy};
 use furrow_rollout::{
-    Action, Assignment, Id, ImageFormat, Observation, ObservationSpec, PageClock, PageHooks, PagePoint,
-    ScrollDirection, SessionSpec, Size, Split, Task, TaskChecks, TaskFiles, TrajectoryAncestry,
+    Action, Assignment, Id, ImageFormat, LEASE_SECRET_BYTES, LeaseSecret, Observation, ObservationSpec,
+    PageClock, PageHooks, PagePoint, ScrollDirection, SessionSpec, Size, Split, Task, TaskChecks, TaskFiles,
+    TrajectoryAncestry,
 };
 use furrow_telemetry::{MemoryMeasure, tree_usage};
 use tokio::task::JoinSet;
@@ -409,10 +410,13 @@ pub(crate) fn assignment(
     Ok(Assignment {
         ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: 1,
+        // No coordinator leases it, so none asks for it.
+        secret: LeaseSecret::new([0; LEASE_SECRET_BYTES]),
         lease_millis: 60_000,
         task: task(index, page),
         files: TaskFiles::default(),
         checks: TaskChecks::default(),
+        secrets: Vec::new(),
         session: session.clone(),
         policy_address: String::new(),
     })

@@ -21,17 +21,19 @@ mod thread;
 mod tests;
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use furrow_records::{
-    CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardWriter, WrittenFile,
+    CommitDraft, Manifest, Op, RecordsConfig, RecordsError, ShardPlan, ShardWriter, Table, WrittenFile,
     check_written, merge, merge::MergePlanner, remove_shard,
 };
 use furrow_rollout::{Group, GroupRecord, Id, Run, Shard, Trajectory};
+use furrow_telemetry::RowsExpired;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::card::renew_card;
+use crate::crash;
 use crate::ledger::{LedgerHandle, Mutation, ShardOpening};
 use crate::lost_found::LostFound;
 use crate::spool::Spool;
@@ -44,6 +46,10 @@ pub(crate) use recover::RecoveredRun;
 pub(crate) use recover::{check_manifest_is_whole, check_run_dir};
 pub use repair::{RunRepair, repair_run};
 pub use stage::CommitStage;
+pub(crate) use stage::EXPIRY_FAIL_POINTS;
+use stage::pass_expiry;
+#[cfg(feature = "failpoints")]
+pub(crate) use thread::SteppedCommitter;
 pub(crate) use thread::{CommitHandle, CommitReport, CommitReports};
 
 /// How long a shard whose files are written waits for disk space for its manifest commit.
@@ -58,7 +64,7 @@ const FULL_RETRY_MAX: Duration = Duration::from_secs(30);
 /// How long merging pauses after a failure that is no damage of a part.
 const MERGE_PAUSE: Duration = Duration::from_secs(60);
 
-/// How often parts of merged files are checked for expiry.
+/// How often files that left the data set are checked for the end of their grace.
 const RETIRE_EVERY: Duration = Duration::from_secs(60);
 
 /// The rows of one shard.
@@ -113,6 +119,10 @@ pub struct ShardCommitter {
     /// Knows which committed files are merged, and which are left alone.
     planner: MergePlanner,
     retired_at: Option<Instant>,
+    /// When it began, by both clocks.
+    began: (Instant, i64),
+    /// How long a full disk is waited for before the next try.
+    full_retry: Duration,
     reached: Box<dyn FnMut(CommitStage) + Send>,
 }
 
@@ -177,7 +187,43 @@ impl ShardCommitter {
         Ok(true)
     }
 
-    /// Removes parts whose grace is over.
+    /// Takes the oldest rows out of the data set, where there are more than the job keeps. Their
+    /// files stay on disk for readers of older versions until the grace is over.
+    ///
+    /// A shard without rows and files records it, so a crash at any stage leaves what a merge
+    /// leaves.
+    pub fn expire(&mut self) -> Result<(), CommitError> {
+        let retention = self.settings.records.retention;
+        while let Some(plan) = retention.plan(self.manifest.snapshot(), self.unhurried_micros()) {
+            let opening = self.opening(Vec::new(), Vec::new(), plan.removed.clone())?;
+            self.remember_opening(&opening)?;
+            pass_expiry(CommitStage::Open);
+            let draft = self.draft(Op::Expire, opening.shard_id, Vec::new(), plan.removed.clone());
+            let written = WrittenShard { draft, trajectories: Vec::new() };
+            self.remember(&written)?;
+            let version = self.finish(&written)?;
+            let rows = |table| plan.rows.get(&table).copied().unwrap_or(0);
+            RowsExpired {
+                version,
+                up_to: plan.up_to,
+                trajectories: rows(Table::Trajectories),
+                steps: rows(Table::Steps),
+                files: plan.removed.len() as u64,
+                bytes: plan.bytes,
+            }
+            .emit();
+        }
+        Ok(())
+    }
+
+    /// The wall clock, unless it was set forward since this began: rows are no older for that.
+    fn unhurried_micros(&self) -> i64 {
+        let (began, began_micros) = self.began;
+        let passed = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+        now_micros().min(began_micros.saturating_add(passed))
+    }
+
+    /// Removes files whose grace is over.
     fn retire(&mut self) {
         if self.retired_at.is_some_and(|at| at.elapsed() < RETIRE_EVERY) {
             return;
@@ -195,7 +241,7 @@ impl ShardCommitter {
                 self.manifest.forget(&retired.gone);
             }
             Err(error) => {
-                tracing::warn!(error = &error as &dyn Error, "parts of merged files were not removed");
+                tracing::warn!(error = &error as &dyn Error, "files that left the data set were not removed");
             }
         }
     }
@@ -266,7 +312,7 @@ impl ShardCommitter {
     /// Removes what was written of a shard. It stays opened: another try needs no row of the
     /// ledger, which may be on the same full disk.
     fn set_back(&mut self, opening: ShardOpening) -> Result<(), CommitError> {
-        remove_shard(&self.settings.data_dir, &opening.shard_id)?;
+        remove_aborted(&self.settings.data_dir, &opening.shard_id)?;
         self.waiting = Some(opening);
         Ok(())
     }
@@ -306,6 +352,9 @@ impl ShardCommitter {
         let mut writer = ShardWriter::create(self.shard_plan(shard_id));
         for facts in &batch.trajectories {
             let TrajectoryRows { record, steps, damage } = record::assemble(&self.spool, facts)?;
+            if crash::planted("bug.ack_before_manifest") {
+                self.spool.delete(&facts.ancestry.trajectory_id)?;
+            }
             if let Some(why) = damage {
                 let path = self.spool.path(&facts.ancestry.trajectory_id);
                 // A removed file, or one replaced by a link, holds nothing of this run.
@@ -325,7 +374,7 @@ impl ShardCommitter {
     fn remember(&mut self, written: &WrittenShard) -> Result<(), CommitError> {
         let CommitDraft { shard_id, files, .. } = written.draft.clone();
         self.ledger.commit_blocking(vec![Mutation::ShardWritten { shard_id, files }])?;
-        (self.reached)(CommitStage::Written);
+        self.reach(CommitStage::Written, written);
         Ok(())
     }
 
@@ -333,16 +382,26 @@ impl ShardCommitter {
     /// id.
     fn finish(&mut self, written: &WrittenShard) -> Result<u64, CommitError> {
         let manifest_version = self.commit_waiting_for_disk(&written.draft)?;
+        self.reach(CommitStage::Manifest, written);
         merge::set_aside(&self.settings.data_dir, &written.draft.removed)?;
-        (self.reached)(CommitStage::Manifest);
+        // After the files have moved: it names the tables that have some.
+        renew_card(&self.settings.data_dir, &written.draft, manifest_version);
+        self.reach(CommitStage::Aside, written);
         let shard_id = written.draft.shard_id.clone();
         self.ledger.commit_blocking(vec![Mutation::ShardCommitted { shard_id, manifest_version }])?;
-        (self.reached)(CommitStage::Committed);
+        self.reach(CommitStage::Committed, written);
         for trajectory in &written.trajectories {
             self.spool.delete(trajectory)?;
             (self.reached)(CommitStage::Delete);
         }
         Ok(manifest_version)
+    }
+
+    fn reach(&mut self, stage: CommitStage, written: &WrittenShard) {
+        if written.draft.op == Op::Expire {
+            pass_expiry(stage);
+        }
+        (self.reached)(stage);
     }
 
     /// A written shard cannot be undone, so this waits while the disk is full.
@@ -351,7 +410,6 @@ impl ShardCommitter {
         loop {
             match self.runtime.block_on(self.manifest.commit(draft)) {
                 Ok(committed) => {
-                    renew_card(&self.settings.data_dir, draft, committed.version());
                     write_checkpoint(&self.runtime, &mut self.manifest);
                     return Ok(committed.version());
                 }
@@ -361,7 +419,7 @@ impl ShardCommitter {
                 {
                     let shard_id = &draft.shard_id;
                     tracing::warn!(%shard_id, %error, "a manifest commit waits for disk space or a descriptor");
-                    std::thread::park_timeout(FULL_RETRY);
+                    std::thread::park_timeout(self.full_retry);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -370,7 +428,7 @@ impl ShardCommitter {
 
     /// Undoes an opened shard; its rows are free again.
     fn undo(&mut self, shard_id: &Id<Shard>) -> Result<(), CommitError> {
-        remove_shard(&self.settings.data_dir, shard_id)?;
+        remove_aborted(&self.settings.data_dir, shard_id)?;
         let abandoned = Mutation::ShardAbandoned { shard_id: shard_id.clone() };
         Ok(self.ledger.commit_blocking(vec![abandoned])?)
     }
@@ -414,6 +472,14 @@ impl Drop for BlockingRuntime {
             runtime.shutdown_background();
         }
     }
+}
+
+/// Removes what was written of a shard that comes to nothing.
+fn remove_aborted(data_dir: &Path, shard_id: &Id<Shard>) -> Result<(), CommitError> {
+    if !crash::planted("bug.leak_on_abort") {
+        remove_shard(data_dir, shard_id)?;
+    }
+    Ok(())
 }
 
 /// Readers and the next start do without it, so a run does not fail for it.

@@ -221,6 +221,7 @@ impl LimitsFile {
                 queued_max: self.ledger_queue_max,
                 batch_max: self.ledger_batch_max,
                 disk_full_timeout: Duration::from_millis(self.disk_full_millis),
+                ..LedgerLimits::default()
             },
             call_deadline: Duration::from_millis(self.call_millis),
             spread_first_steps: self.spread_first_steps,

@@ -1,8 +1,9 @@
 //! Decides: (state, event, time) → mutations to record and effects to perform after. It uses no
-//! clock, no I/O and no randomness, so any decision can be reproduced exactly.
+//! clock, no I/O and no randomness of its own, so any decision can be reproduced exactly.
 //!
-//! Randomness enters only through [`GroupPlan::draw`], a function of the job's seed and the group's
-//! number. Iteration is always in order of ids: no hash map is ever iterated.
+//! Randomness enters through [`GroupPlan::draw`], a function of the job's seed and the group's
+//! number, and through the secrets of leases, which a [`SecretSource`](crate::SecretSource) draws.
+//! Iteration is always in order of ids: no hash map is ever iterated.
 
 mod answer;
 mod decision;
@@ -18,6 +19,7 @@ mod rules;
 mod state;
 mod stopping;
 mod weights;
+mod withdrawal;
 mod workers;
 
 #[cfg(test)]
@@ -35,10 +37,9 @@ pub use answer::{
 };
 use decision::EventContext;
 pub use decision::{Decision, Effect, EndedTrajectory, JobOutcome};
-use event::LeaseClaim;
 pub use event::{
-    CallId, DiscardReport, Event, EventTime, HeartbeatStatus, ReportedEnd, ShardSummary, WeightsPublication,
-    WeightsReport, WorkerId,
+    CallId, DiscardReport, Event, EventTime, HeartbeatStatus, LeaseClaim, ReportedEnd, ShardSummary,
+    WeightsPublication, WeightsReport, WorkerId,
 };
 pub use group_plan::{EvaluationSchedule, GroupPlan, SampledTask, TaskTallies};
 pub use notice::{CoreNotice, EvaluationResult};
@@ -130,26 +131,20 @@ impl Core {
                 };
                 turn.reply_when_durable(call, answer);
             }
+            Event::Revoked { peer } => self.revoke(&peer, turn),
             Event::Leave { call, worker } => self.leave(call, &worker, turn),
             Event::Lease { call, worker, slots, wait_millis } => {
                 let until_millis = turn.now.millis + wait_millis.min(self.rules.lease_wait_millis);
                 self.queue_request(PendingRequest { call, worker, slots, until_millis }, turn);
             }
             Event::Renew { call, worker, leases } => self.renew(call, &worker, &leases, turn),
-            Event::StepArrived { call, caller, trajectory, token } => {
-                self.check_step(LeaseClaim { call, caller: &caller, trajectory: &trajectory, token }, turn);
-            }
+            Event::StepArrived { call, claim } => self.check_claim(call, &claim, "record_step", turn),
+            Event::FirstShown { call, claim } => self.check_claim(call, &claim, "show_first", turn),
             Event::StepKept { trajectory, step, policy_versions } => {
                 self.keep_step(&trajectory, step, policy_versions);
             }
-            Event::EndingArrived { call, caller, trajectory, token, digest } => {
-                let claim = LeaseClaim { call, caller: &caller, trajectory: &trajectory, token };
-                self.check_ending(claim, digest, turn);
-            }
-            Event::EndingKept { call, caller, trajectory, token, ending } => {
-                let claim = LeaseClaim { call, caller: &caller, trajectory: &trajectory, token };
-                self.finish(claim, ending, turn);
-            }
+            Event::EndingArrived { call, claim, digest } => self.check_ending(call, &claim, digest, turn),
+            Event::EndingKept { call, claim, ending } => self.finish(call, &claim, ending, turn),
             Event::Scored { trajectory, verdict } => self.record_score(&trajectory, verdict, turn),
             Event::RecordLost { trajectory, steps, why } => {
                 self.lose_record(&trajectory, steps, &why, turn);
@@ -178,6 +173,8 @@ impl Core {
         self.extend_after_suspension(turn.now);
         self.lapse_leases(turn);
         self.lapse_workers(turn);
+        // The last worker that ran a version without fault may be gone.
+        self.withdraw_broken(turn);
         self.reassign_policy_workers(turn.now);
         self.retry_scoring(turn);
         self.cut_overdue_evaluation(turn);

@@ -1,6 +1,6 @@
 //! The names of all fail points, for the tests that kill the process at each of them.
 
-use crate::commit::CommitStage;
+use crate::commit::{CommitStage, EXPIRY_FAIL_POINTS};
 use crate::ledger::LEDGER_FAIL_POINTS;
 use crate::shell::SERVICE_FAIL_POINTS;
 use crate::spool::SPOOL_FAIL_POINTS;
@@ -12,7 +12,12 @@ pub fn fail_points() -> impl Iterator<Item = &'static str> {
 
 /// The fail points passed when weights are published.
 pub fn weights_fail_points() -> impl Iterator<Item = &'static str> {
-    all_fail_points().filter(|point| is_weights_point(point))
+    all_fail_points().filter(|point| is_weights_point(point) && !is_withdrawal_point(point))
+}
+
+/// The fail points passed when a version is withdrawn.
+pub fn withdrawal_fail_points() -> impl Iterator<Item = &'static str> {
+    all_fail_points().filter(|point| is_withdrawal_point(point))
 }
 
 /// The fail points passed when versions are evaluated.
@@ -20,8 +25,17 @@ pub fn evaluation_fail_points() -> impl Iterator<Item = &'static str> {
     all_fail_points().filter(|point| is_evaluation_point(point))
 }
 
+/// The fail points passed when rows of the data set expire.
+pub fn expiry_fail_points() -> impl Iterator<Item = &'static str> {
+    EXPIRY_FAIL_POINTS.into_iter()
+}
+
 fn is_evaluation_point(point: &str) -> bool {
     point.contains("_evaluation_")
+}
+
+fn is_withdrawal_point(point: &str) -> bool {
+    point.contains("_version_withdraw")
 }
 
 fn is_weights_point(point: &str) -> bool {

@@ -1,4 +1,5 @@
-//! The ledger: decisions that must survive a restart. It keeps fencing tokens, never deadlines.
+//! The ledger: decisions that must survive a restart. It keeps fencing tokens and digests of
+//! secrets, never deadlines and never a secret.
 //!
 //! The core emits [`Mutation`]s; the shell commits a batch of them in one transaction and only then
 //! sends the replies. Each implementation refuses a mutation that does not follow from its state: a
@@ -23,6 +24,7 @@ use furrow_rollout::{
     Split, Trajectory,
 };
 
+use crate::lease_secret::SecretDigest;
 use crate::versions::{VersionRow, VersionTable};
 
 pub use memory::MemoryLedger;
@@ -99,7 +101,7 @@ pub enum Mutation {
     },
     /// A shard will hold these rows. Committed before its first byte is written.
     ShardOpened(ShardOpening),
-    /// The shard's files are whole and durable under their final names.
+    /// The shard's files are whole and durable under their final names. An expiry has none.
     ShardWritten { shard_id: Id<Shard>, files: Vec<WrittenFile> },
     /// The manifest names the shard.
     ShardCommitted {
@@ -117,6 +119,8 @@ pub enum Mutation {
     },
     /// No policy worker can run a version.
     VersionRefused { version: i32, reason: String },
+    /// The weights of a version that workers run are broken.
+    VersionWithdrawn { version: i32, reason: String },
     /// An evaluation of a version begins with this many problems. No other evaluation is open.
     EvaluationBegun {
         /// The version; newer than those evaluated before.
@@ -202,6 +206,8 @@ pub struct TrajectoryStart {
     pub at_micros: i64,
     /// How long the slot had waited.
     pub queue_micros: u64,
+    /// Digest of the lease's secret; `None` for a lease of a release that gave none.
+    pub secret: Option<SecretDigest>,
 }
 
 /// The policy a trajectory runs on, as of its lease.
@@ -252,7 +258,8 @@ pub struct ShardOpening {
     pub trajectories: Vec<Id<Trajectory>>,
     /// Closed groups; the trajectories of each are here or committed.
     pub groups: Vec<Id<Group>>,
-    /// Files of the data set whose rows it replaces; a merge holds nothing else.
+    /// Files that leave the data set with it: a merge replaces their rows, an expiry removes them.
+    /// Neither has new rows.
     pub replaces: Vec<String>,
 }
 
@@ -349,7 +356,7 @@ pub struct ShardRow {
     pub trajectories: Vec<Id<Trajectory>>,
     /// Groups in it, in order of their ids.
     pub groups: Vec<Id<Group>>,
-    /// Files of the data set whose rows it replaces.
+    /// Files that leave the data set with it.
     pub replaces: Vec<String>,
 }
 
@@ -360,7 +367,7 @@ pub struct CommittedShard {
     /// Number of the manifest commit that names it.
     pub manifest_version: u64,
     pub files: Vec<WrittenFile>,
-    /// Files of the data set whose rows it replaces.
+    /// Files that leave the data set with it.
     pub replaces: Vec<String>,
 }
 
@@ -524,6 +531,7 @@ impl Mutation {
             Mutation::VersionProposed(_) => "version_propose",
             Mutation::VersionTaken { .. } => "version_take",
             Mutation::VersionRefused { .. } => "version_refuse",
+            Mutation::VersionWithdrawn { .. } => "version_withdraw",
             Mutation::EvaluationBegun { .. } => "evaluation_begin",
             Mutation::EvaluationEnded { .. } => "evaluation_end",
         }
@@ -540,6 +548,7 @@ impl Mutation {
             Mutation::VersionProposed(row) => row.version,
             Mutation::VersionTaken { version, .. }
             | Mutation::VersionRefused { version, .. }
+            | Mutation::VersionWithdrawn { version, .. }
             | Mutation::EvaluationBegun { version, .. }
             | Mutation::EvaluationEnded { version, .. } => *version,
             _ => 0,
@@ -563,6 +572,7 @@ impl Mutation {
             Mutation::VersionProposed(_)
             | Mutation::VersionTaken { .. }
             | Mutation::VersionRefused { .. }
+            | Mutation::VersionWithdrawn { .. }
             | Mutation::EvaluationBegun { .. }
             | Mutation::EvaluationEnded { .. } => return None,
         })
@@ -578,6 +588,7 @@ impl Mutation {
             {
                 Some(LedgerRefusal::ChanceOutOfRange)
             }
+            Mutation::Assigned(TrajectoryStart { secret: None, .. }) => Some(LedgerRefusal::NoSecret),
             Mutation::Finished { ended, .. } if !may_be_scored(ended.end) => {
                 Some(LedgerRefusal::FarmsEnd { end: ended.end })
             }
@@ -593,7 +604,6 @@ impl Mutation {
             },
             Mutation::EvaluationBegun { problems: 0, .. } => Some(LedgerRefusal::EmptyEvaluation),
             Mutation::ShardOpened(opening) => opening.flaw(),
-            Mutation::ShardWritten { files, .. } if files.is_empty() => Some(LedgerRefusal::NoFiles),
             _ => None,
         }
     }

@@ -21,6 +21,7 @@ mod identity;
 mod inbox;
 mod judge;
 mod lease;
+mod lease_secret;
 pub mod ledger;
 mod lock;
 mod lost_found;
@@ -34,6 +35,8 @@ mod shell;
 #[cfg(test)]
 mod small_disk;
 pub mod spool;
+#[cfg(feature = "failpoints")]
+mod stepped;
 mod version_range;
 pub mod versions;
 
@@ -47,9 +50,12 @@ pub use config::{LimitsConfig, LimitsFile};
 #[cfg(feature = "failpoints")]
 pub use crash::arm_fail_points;
 pub use error::CoordinatorError;
-pub use fail_points::{evaluation_fail_points, fail_points, weights_fail_points};
+pub use fail_points::{
+    evaluation_fail_points, expiry_fail_points, fail_points, weights_fail_points, withdrawal_fail_points,
+};
 pub use identity::JobIdentity;
 pub use judge::{JudgeConfig, JudgeFile, JudgeKeyError, ScoreConfig, ScoreFile};
+pub use lease_secret::{SecretDigest, SecretSource};
 pub use lock::{LockError, RunLock};
 pub use lost_found::{LostFoundError, PutAside, lost_and_found};
 pub use open::{Coordinator, CoordinatorJob};
@@ -57,3 +63,5 @@ pub use plan::UnknownTask;
 pub use rescore::{RescoreError, RescoreFilter, RescoreJob, RescoreSummary, rescore};
 pub use run::{RunDamage, RunSummary, run};
 pub use service::progress_message;
+#[cfg(feature = "failpoints")]
+pub use stepped::{PendingCall, SteppedCoordinator};

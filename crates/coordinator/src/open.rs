@@ -6,8 +6,9 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use furrow_identity::Authority;
 use furrow_records::{DataCard, RecordsConfig};
-use furrow_rollout::{Id, PolicyKind, Run, SessionSpec, Trajectory};
+use furrow_rollout::{Id, PolicyKind, Run, SessionSpec, Trajectory, WeightRoots};
 use furrow_tasks::{EvalConfig, TaskSet, TasksConfig};
 use furrow_telemetry::{SpoolRecovered, TimeSource};
 use furrow_wire::Identity;
@@ -64,6 +65,8 @@ pub struct CoordinatorJob {
     pub limits: LimitsConfig,
     pub sessions: u32,
     pub records: RecordsConfig,
+    /// `policy.weights.roots`: where published weights may lie.
+    pub weight_roots: WeightRoots,
     /// What the coordinator shows to its callers, whose certificates must be of the same authority.
     /// `None` serves any caller without TLS; for tests.
     pub link: Option<Identity>,
@@ -81,9 +84,16 @@ pub struct Coordinator {
     pub(crate) spooled: BTreeMap<Id<Trajectory>, SpoolProgress>,
     pub(crate) lock: RunLock,
     pub(crate) link: Option<Identity>,
+    pub(crate) identity_dir: PathBuf,
+    pub(crate) weight_roots: WeightRoots,
 }
 
 impl Coordinator {
+    /// How often the run directory was opened, this time included.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.recovered.snapshot.run.as_ref().map_or(0, |run| run.epoch)
+    }
+
     /// Takes the run directory and reconciles everything in it. Blocks: not for async code.
     pub fn open(mut job: CoordinatorJob) -> Result<Self, CoordinatorError> {
         make_durable_dir(&job.run_dir).map_err(CoordinatorError::RunDir)?;
@@ -123,12 +133,14 @@ impl Coordinator {
             run_id: job.run_id,
             judge: job.judge,
             limits: job.limits,
+            identity_dir: Authority::dir_of_run(&job.run_dir),
             disk: DiskGate::new(job.run_dir, job.records.disk_reserve_bytes),
             plan: Arc::new(plan),
             spool,
             recovered,
             lock,
             link: job.link,
+            weight_roots: job.weight_roots,
         })
     }
 }

@@ -101,8 +101,10 @@ impl JobPlan {
             task: self.task(&grant.draw, grant.of.sample_index)?,
             files: self.spec(&grant.draw)?.files.clone(),
             checks: self.spec(&grant.draw)?.checks(),
+            secrets: self.spec(&grant.draw)?.secrets.clone(),
             ancestry: grant.of,
             token: grant.token,
+            secret: grant.secret,
             lease_millis: grant.lease_millis,
             session: self.session.clone(),
             policy_address: grant.policy_address,
@@ -115,6 +117,7 @@ impl JobPlan {
         let bytes = |spec: &TaskSpec| {
             let Task { goal, start_url, allow_hosts, hooks, .. } = &spec.task;
             let names: usize = spec.files.uploads.iter().map(|file| file.name.len() + 64).sum();
+            let secrets: usize = spec.secrets.iter().map(|name| name.len() + 8).sum();
             let checks = spec.checks();
             let queries: usize =
                 checks.queries.iter().map(|query| query.to_json().to_string().len() + 8).sum();
@@ -123,6 +126,7 @@ impl JobPlan {
                 + start_url.len()
                 + hosts
                 + names
+                + secrets
                 + text(&hooks.start)
                 + text(&hooks.probe)
                 + text(&hooks.solve)

@@ -2,14 +2,20 @@
 //! order.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use furrow_identity::Authority;
 use furrow_records::WrittenFile;
 use furrow_rollout::{Id, Run, Trajectory};
 use furrow_telemetry::{RunEnded, RunStarted, TimeSource};
 use furrow_wire::v1::coordinator_service_server::CoordinatorServiceServer;
-use furrow_wire::{Identity, LinkTimeouts, MESSAGE_BYTES_MAX, authorized_server, with_health_and_reflection};
+use furrow_wire::{
+    Identity, LinkTimeouts, MESSAGE_BYTES_MAX, Revocations, authorized_server, serve,
+    with_health_and_reflection,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinError, JoinHandle};
@@ -19,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::Connected;
 
-use crate::commit::{CommitReport, CommitReports, RecoveredRun, ShardCommit};
+use crate::commit::{CommitHandle, CommitReport, CommitReports, RecoveredRun, ShardCommit, ShardCommitter};
 use crate::core::{Core, CoreRules, Decision, Event, JobOutcome, RunProgress, ShardSummary, SpoolProgress};
 use crate::crash;
 use crate::disk::{DiskCapacity, DiskGate};
 use crate::error::CoordinatorError;
 use crate::inbox::{EventSender, QueuedEvent};
 use crate::judge::JudgeClient;
+use crate::lease_secret::SecretSource;
 use crate::ledger::{LedgerError, LedgerSnapshot};
 use crate::lock::RunLock;
 use crate::open::{Coordinator, CoordinatorJob};
@@ -36,6 +43,10 @@ use crate::shell::{EffectPerformer, EventLoop, FirstFailure, PendingDecision, no
 
 /// How often free disk space is measured.
 const DISK_LOOK: Duration = Duration::from_secs(1);
+
+/// How often the revoked identities are read: a revoked peer is refused within two seconds, and a
+/// policy worker learns of it with its next heartbeat.
+const REVOCATIONS_LOOK: Duration = Duration::from_secs(1);
 
 /// Names of damaged things in one sentence.
 const DAMAGE_NAMED_MAX: usize = 20;
@@ -95,34 +106,36 @@ fn describe_named(count: usize, what: &str, mut names: Vec<String>) -> String {
 }
 
 /// The damage found so far.
-type SharedDamage = Arc<Mutex<RunDamage>>;
+pub(crate) type SharedDamage = Arc<Mutex<RunDamage>>;
 
-fn lock_damage(damage: &SharedDamage) -> MutexGuard<'_, RunDamage> {
+pub(crate) fn lock_damage(damage: &SharedDamage) -> MutexGuard<'_, RunDamage> {
     damage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// All parts of a coordinator, created and connected; nothing runs yet.
-struct CoordinatorParts {
+pub(crate) struct CoordinatorParts<R = CommitReports> {
     run_id: Id<Run>,
-    core: Core,
-    start: Decision,
-    inbox: mpsc::Receiver<QueuedEvent>,
-    decided: mpsc::Sender<PendingDecision>,
-    over: watch::Receiver<Option<JobOutcome>>,
-    time: TimeSource,
+    pub(crate) core: Core,
+    pub(crate) start: Decision,
+    pub(crate) inbox: mpsc::Receiver<QueuedEvent>,
+    pub(crate) decided: mpsc::Sender<PendingDecision>,
+    pub(crate) over: watch::Receiver<Option<JobOutcome>>,
+    pub(crate) time: TimeSource,
     farewell: Duration,
-    service: CoordinatorServer,
-    performer: EffectPerformer,
-    reports: CommitReports,
+    pub(crate) service: CoordinatorServer,
+    pub(crate) performer: EffectPerformer,
+    pub(crate) reports: R,
     disk: DiskGate,
-    failure: FirstFailure,
-    damage: SharedDamage,
+    pub(crate) failure: FirstFailure,
+    pub(crate) damage: SharedDamage,
     /// Scorings and other tasks beside the loop.
-    side_work: TaskTracker,
+    pub(crate) side_work: TaskTracker,
     /// Cancels running calls to a judge.
     judging: CancellationToken,
-    lock: RunLock,
+    pub(crate) lock: RunLock,
     link: Option<Identity>,
+    /// The folder with the run's authority.
+    identity_dir: PathBuf,
 }
 
 /// The tasks of a running coordinator, in the order they are shut down.
@@ -130,6 +143,7 @@ struct CoordinatorTasks {
     server: JoinHandle<()>,
     server_stop: CancellationToken,
     disk: JoinHandle<()>,
+    revoking: JoinHandle<()>,
     side_work: TaskTracker,
     judging: CancellationToken,
     performer: JoinHandle<()>,
@@ -149,24 +163,29 @@ where
 {
     let opening = tokio::task::spawn_blocking(|| Coordinator::open(job));
     let opened = opening.await.map_err(|source| CoordinatorError::Panicked { part: "recovery", source })?;
-    opened?.serve(listener, stop).await
+    opened?.serve(listener, stop, TimeSource::system()).await
 }
 
 impl Coordinator {
     /// Serves workers until every planned group is in the data set, or until `stop`: then it leases
     /// nothing new, running trajectories get their grace period, and everything that ended is
-    /// committed.
+    /// committed. `time` is the machine's, or that of a simulation.
     pub async fn serve<I, IO, E>(
         self,
         listener: I,
         stop: CancellationToken,
+        time: TimeSource,
     ) -> Result<RunSummary, CoordinatorError>
     where
         I: Stream<Item = Result<IO, E>> + Send + 'static,
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
     {
-        let parts = CoordinatorParts::assemble(self)?;
+        let secrets = match crash::planted("bug.seeded_secrets") {
+            true => SecretSource::seeded(self.epoch()),
+            false => SecretSource::System,
+        };
+        let parts = CoordinatorParts::assemble(self, time, secrets, ShardCommitter::start)?;
         let CoordinatorParts { run_id, failure, over, .. } = &parts;
         let run_id = run_id.clone();
         let failure = failure.clone();
@@ -186,20 +205,26 @@ impl Coordinator {
     }
 }
 
-impl CoordinatorParts {
-    fn assemble(coordinator: Coordinator) -> Result<Self, CoordinatorError> {
-        let Coordinator { run_id, judge, limits, disk, plan, spool, recovered, spooled, lock, link } =
+impl<R> CoordinatorParts<R> {
+    /// Creates and connects the parts. `start_committer` starts the shard committer with a queue of
+    /// this length.
+    pub(crate) fn assemble(
+        coordinator: Coordinator,
+        time: TimeSource,
+        secrets: SecretSource,
+        start_committer: impl FnOnce(ShardCommitter, usize) -> io::Result<(CommitHandle, R)>,
+    ) -> Result<Self, CoordinatorError> {
+        let Coordinator { run_id, judge, limits, disk, plan, spool, recovered, spooled, lock, .. } =
             coordinator;
         let RecoveredRun { committer, ledger, snapshot, lost, gone, .. } = recovered;
-        let time = TimeSource::system();
         let failure = FirstFailure::default();
         let side_work = TaskTracker::new();
-        let (core, start) = start_core(&run_id, &limits.rules, &plan, snapshot, &spooled, &time)?;
+        let (core, start) = start_core((&run_id, &limits.rules), &plan, snapshot, &spooled, secrets, &time)?;
 
         let (events, inbox) = EventSender::new(limits.calls_max);
         let (decided, decisions) = mpsc::channel(limits.commits_max);
         let (over_sender, over) = watch::channel(None);
-        let started = committer.start(limits.rules.backlog_max + COMMIT_QUEUE_SPARE);
+        let started = start_committer(committer, limits.rules.backlog_max + COMMIT_QUEUE_SPARE);
         let (committer, reports) = started.map_err(CoordinatorError::Thread)?;
         let judging = CancellationToken::new();
         let scorers = ScorerPool {
@@ -219,6 +244,8 @@ impl CoordinatorParts {
             deadline: limits.call_deadline,
             lease_wait: Duration::from_millis(limits.rules.lease_wait_millis),
             first: Arc::default(),
+            weight_roots: coordinator.weight_roots,
+            revocations: Revocations::default(),
         };
         let performer = EffectPerformer {
             decided: decisions,
@@ -248,10 +275,13 @@ impl CoordinatorParts {
             side_work,
             judging,
             lock,
-            link,
+            link: coordinator.link,
+            identity_dir: coordinator.identity_dir,
         })
     }
+}
 
+impl CoordinatorParts {
     /// Starts everything but the loop.
     fn open<I, IO, E>(
         self,
@@ -266,7 +296,9 @@ impl CoordinatorParts {
         let failure = self.failure;
         let events = self.service.events.clone();
         let server_stop = CancellationToken::new();
+        let revocations = self.service.revocations.clone();
         let tasks = CoordinatorTasks {
+            revoking: tokio::spawn(watch_revocations(self.identity_dir, revocations, events.clone())),
             server: tokio::spawn(answer(
                 self.service,
                 self.link,
@@ -289,11 +321,11 @@ impl CoordinatorParts {
 
 /// The core as recovery left the run, and its first decision.
 fn start_core(
-    run_id: &Id<Run>,
-    rules: &CoreRules,
+    (run_id, rules): (&Id<Run>, &CoreRules),
     plan: &Arc<JobPlan>,
     mut snapshot: LedgerSnapshot,
     spooled: &BTreeMap<Id<Trajectory>, SpoolProgress>,
+    secrets: SecretSource,
     time: &TimeSource,
 ) -> Result<(Core, Decision), CoordinatorError> {
     let run = snapshot.run.take().ok_or(CoordinatorError::Ledger(LedgerError::Stopped))?;
@@ -302,7 +334,7 @@ fn start_core(
     rules.fencing = !crash::planted("bug.no_fencing");
     let fit = MESSAGE_BYTES_MAX.saturating_sub(plan.file_bytes_max()) / plan.assignment_bytes_max();
     rules.leases_per_call_max = rules.leases_per_call_max.min(fit.max(1) as u32);
-    Ok(Core::start(rules, plan.clone(), (run, snapshot), spooled, now(time)))
+    Ok(Core::start(rules, plan.clone(), (run, snapshot), spooled, secrets, now(time)))
 }
 
 impl CoordinatorTasks {
@@ -314,6 +346,7 @@ impl CoordinatorTasks {
             abort.abort();
         }
         self.disk.abort();
+        self.revoking.abort();
         // Trajectories without a verdict are scored when the run is resumed.
         self.judging.cancel();
         self.side_work.close();
@@ -341,13 +374,14 @@ async fn answer<I, IO, E>(
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
 {
+    let revocations = service.revocations.clone();
     let (coordinator, registration) = service.servers();
     let served = async {
-        let server = authorized_server(LinkTimeouts::default(), link.as_ref())?;
+        let server = authorized_server(LinkTimeouts::default(), link.as_ref(), &revocations);
         let router =
             with_health_and_reflection::<CoordinatorServiceServer<CoordinatorServer>>(server).await?;
         let router = router.add_service(coordinator).add_service(registration);
-        Ok(router.serve_with_incoming_shutdown(listener, stop.cancelled()).await?)
+        Ok(serve(router, listener, link, stop.cancelled()).await?)
     };
     if let Err(error) = served.await {
         failure.report(CoordinatorError::Serve(error));
@@ -368,14 +402,24 @@ async fn report(
     damage: SharedDamage,
 ) {
     while let Some(news) = reports.next().await {
-        match news {
+        if let Some(event) = event_of(news, &failure, &damage) {
             // A loop that has ended learns of it from the ledger on resume.
-            CommitReport::Committed(committed) => drop(events.send(committed_event(committed)).await),
-            CommitReport::Unreadable { trajectory, steps, why } => {
-                lock_damage(&damage).records_lost.push(trajectory.clone());
-                drop(events.send(Event::RecordLost { trajectory, steps, why }).await);
-            }
-            CommitReport::Failed(error) => failure.report(CoordinatorError::Commit(error)),
+            drop(events.send(event).await);
+        }
+    }
+}
+
+/// What the core learns from a report of the committer.
+pub(crate) fn event_of(report: CommitReport, failure: &FirstFailure, damage: &SharedDamage) -> Option<Event> {
+    match report {
+        CommitReport::Committed(committed) => Some(committed_event(committed)),
+        CommitReport::Unreadable { trajectory, steps, why } => {
+            lock_damage(damage).records_lost.push(trajectory.clone());
+            Some(Event::RecordLost { trajectory, steps, why })
+        }
+        CommitReport::Failed(error) => {
+            failure.report(CoordinatorError::Commit(error));
+            None
         }
     }
 }
@@ -391,6 +435,37 @@ fn committed_event(committed: ShardCommit) -> Event {
 }
 
 /// Tells the core when free space falls below the reserve, and when it is enough again.
+/// Reads the revoked peers of the run again and again, refuses their calls, and takes their leases
+/// away.
+async fn watch_revocations(dir: PathBuf, revocations: Revocations, events: EventSender) {
+    let mut looks = interval(REVOCATIONS_LOOK);
+    let mut failed = false;
+    loop {
+        looks.tick().await;
+        let folder = dir.clone();
+        let Ok(read) = tokio::task::spawn_blocking(move || Authority::revoked(&folder)).await else { return };
+        match read {
+            Ok(peers) => {
+                failed = false;
+                for peer in revocations.replace(peers) {
+                    tracing::warn!(%peer, "an identity was revoked; its calls are refused from now on");
+                    if events.send(Event::Revoked { peer }).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut failed, true) {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "the revoked identities cannot be read; those that were read before stay refused"
+                    );
+                }
+            }
+        }
+    }
+}
+
 async fn watch_disk(mut gate: DiskGate, events: EventSender) {
     let mut looks = interval(DISK_LOOK);
     let mut reported = None;

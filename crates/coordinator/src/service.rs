@@ -3,22 +3,23 @@
 
 mod answers;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use furrow_rollout::{
-    Evidence, Id, IdKind, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION, Trajectory,
+    Evidence, Id, IdKind, LeaseProof, PROTOCOL_VERSION, PolicyHashes, PolicyKind, SCHEMA_VERSION, WeightRoots,
 };
 use furrow_telemetry::{CallRepeated, StepRecorded, WorkerKind, WorkerRefused};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
-use furrow_wire::{Caller, MESSAGE_BYTES_MAX, PeerRole, WireError, v1, with_deadline};
+use furrow_wire::{Caller, MESSAGE_BYTES_MAX, PeerRole, Revocations, WireError, v1, with_deadline};
 use tonic::{Request, Response, Status};
 
 use crate::assign::PolicyOffer;
 use crate::core::{
-    CallId, CallRefusal, CallResponse, DiscardReport, Event, HeartbeatStatus, LeaseGrant, ReportedEnd,
-    WeightsPublication, WeightsReport, WorkerId,
+    CallId, CallRefusal, CallResponse, DiscardReport, Event, HeartbeatStatus, LeaseClaim, LeaseGrant,
+    ReportedEnd, WeightsPublication, WeightsReport, WorkerId,
 };
 use crate::crash;
 use crate::error::CoordinatorError;
@@ -63,6 +64,9 @@ pub(crate) struct CoordinatorServer {
     /// Longest time a request for work stays open in addition to it.
     pub(crate) lease_wait: Duration,
     pub(crate) first: Arc<FirstScreenshots>,
+    /// Where published weights may lie.
+    pub(crate) weight_roots: WeightRoots,
+    pub(crate) revocations: Revocations,
 }
 
 impl CoordinatorServer {
@@ -86,7 +90,8 @@ impl CoordinatorServer {
     /// The core checks a step, the spool makes it durable, and the core counts it; only then it is
     /// acknowledged.
     async fn accept_step(&self, caller: Caller, message: v1::RecordStepRequest) -> Result<(), Status> {
-        let trajectory = id(&message.trajectory_id, "trajectory_id")?;
+        let claim = claim(caller, &message.trajectory_id, message.token, message.secret)?;
+        let trajectory = claim.proof.trajectory_id.clone();
         let digest = digest(&message.digest)?;
         let record = furrow_wire::decode_step(message.record.clone())?;
         if record.step != message.step {
@@ -95,7 +100,7 @@ impl CoordinatorServer {
         }
         let step = message.step;
         let token = message.token;
-        let event = |call| Event::StepArrived { call, caller, trajectory: trajectory.clone(), token };
+        let event = |call| Event::StepArrived { call, claim };
         let CallResponse::Go { of, draw, .. } = self.request(event).await? else { return Err(unexpected()) };
         let limit = draw.and_then(|draw| self.plan.max_steps(&draw, of.sample_index).ok());
         if let Some(limit) = limit.filter(|limit| step >= *limit) {
@@ -119,23 +124,17 @@ impl CoordinatorServer {
     }
 
     async fn accept_ending(&self, caller: Caller, message: v1::FinishRequest) -> Result<(), Status> {
-        let trajectory = id(&message.trajectory_id, "trajectory_id")?;
+        let claim = claim(caller, &message.trajectory_id, message.token, message.secret)?;
+        let trajectory = claim.proof.trajectory_id.clone();
         let digest = digest(&message.digest)?;
         let ending = furrow_wire::decode_ending(message.ending.clone())?;
-        let token = message.token;
-        let event = |call| Event::EndingArrived {
-            call,
-            caller: caller.clone(),
-            trajectory: trajectory.clone(),
-            token,
-            digest,
-        };
-        self.first.remove(&trajectory);
+        let event = |call| Event::EndingArrived { call, claim: claim.clone(), digest };
         let steps = match self.request(event).await? {
             CallResponse::Finished => return Ok(()),
             CallResponse::Go { steps, .. } => steps,
             _ => return Err(unexpected()),
         };
+        self.first.remove(&trajectory);
         if ending.steps != steps {
             let message_text = format!("ending.steps is {}, but {steps} steps are recorded", ending.steps);
             return Err(Status::out_of_range(message_text));
@@ -154,21 +153,10 @@ impl CoordinatorServer {
             steps,
             digest,
         };
-        match self.request(|call| Event::EndingKept { call, caller, trajectory, token, ending }).await? {
+        match self.request(|call| Event::EndingKept { call, claim, ending }).await? {
             CallResponse::Finished => Ok(()),
             _ => Err(unexpected()),
         }
-    }
-
-    /// Whether a caller is the worker that has a trajectory.
-    async fn may_show(&self, caller: &Caller, trajectory: &Id<Trajectory>) -> Result<bool, Status> {
-        let CallResponse::Running(running) =
-            with_deadline(self.deadline, self.request(|call| Event::Running { call })).await?
-        else {
-            return Err(unexpected());
-        };
-        let lease = running.iter().find(|running| running.of.trajectory_id == *trajectory);
-        Ok(lease.is_none_or(|lease| caller.covers(lease.env_worker.as_str())))
     }
 
     /// The status for a spool error; a failed spool stops the coordinator.
@@ -239,7 +227,7 @@ impl CoordinatorService for CoordinatorServer {
         Caller::of(&request).check_worker(&request.get_ref().worker_id)?;
         let message = request.into_inner();
         let worker = id(&message.worker_id, "worker_id")?;
-        let leases = parse_leases(&message.leases)?;
+        let leases = parse_leases(message.leases)?;
         match with_deadline(self.deadline, self.request(|call| Event::Renew { call, worker, leases })).await?
         {
             CallResponse::Renewed { lost, moves } => Ok(Response::new(v1::RenewResponse {
@@ -327,9 +315,11 @@ impl CoordinatorService for CoordinatorServer {
     ) -> Result<Response<v1::ShowFirstResponse>, Status> {
         let caller = Caller::of(&request);
         let message = request.into_inner();
-        let trajectory = id(&message.trajectory_id, "trajectory_id")?;
+        let claim = claim(caller, &message.trajectory_id, message.token, message.secret)?;
+        let trajectory = claim.proof.trajectory_id.clone();
         check_size(&message.screenshot).map_err(Status::invalid_argument)?;
-        if self.first.is_watched(Instant::now()) && self.may_show(&caller, &trajectory).await? {
+        with_deadline(self.deadline, self.request(|call| Event::FirstShown { call, claim })).await?;
+        if self.first.is_watched(Instant::now()) {
             self.first.add(trajectory, message.screenshot);
         }
         Ok(Response::new(v1::ShowFirstResponse {}))
@@ -339,7 +329,7 @@ impl CoordinatorService for CoordinatorServer {
         &self,
         request: Request<v1::PublishRequest>,
     ) -> Result<Response<v1::PublishResponse>, Status> {
-        let publication = publication(request.into_inner())?;
+        let publication = publication(request.into_inner(), &self.weight_roots)?;
         match with_deadline(self.deadline, self.request(|call| Event::Publish { call, publication })).await? {
             CallResponse::VersionProposed { version, repeated } => {
                 crash::point("coordinator.before_ack_publish");
@@ -415,7 +405,8 @@ impl RegistrationService for CoordinatorServer {
         match with_deadline(self.deadline, self.request(event)).await? {
             CallResponse::HeartbeatAcknowledged { known, run_over, weights } => {
                 let weights = weights.as_ref().map(furrow_wire::weights_order_into);
-                Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights }))
+                let revoked = self.revocations.to_wire();
+                Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights, revoked }))
             }
             _ => Err(unexpected()),
         }
@@ -476,7 +467,7 @@ fn weights_run(message: &v1::HeartbeatRequest) -> Result<WeightsReport, Status> 
     })
 }
 
-fn publication(message: v1::PublishRequest) -> Result<WeightsPublication, Status> {
+fn publication(message: v1::PublishRequest, roots: &WeightRoots) -> Result<WeightsPublication, Status> {
     let v1::PublishRequest { publication_id, weights } = message;
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !(1..=PUBLICATION_ID_MAX).contains(&publication_id.len()) || !publication_id.bytes().all(is_name) {
@@ -490,6 +481,9 @@ fn publication(message: v1::PublishRequest) -> Result<WeightsPublication, Status
             let v1::Directory { link, base_version, weights_sha256 } = directory;
             let missing = || Status::invalid_argument("directory.link is missing");
             let link = furrow_wire::weights_link_from(link.ok_or_else(missing)?)?;
+            if let Some(why) = roots.refusal(Path::new(&link.directory)) {
+                return Err(Status::invalid_argument(why));
+            }
             let weights_sha256 = weights_sha256.map(furrow_wire::sha256_from).transpose()?;
             Ok(WeightsPublication::of_directory(publication_id, link, base_version, weights_sha256))
         }
@@ -549,12 +543,14 @@ fn offer(policy: v1::PolicyWorkerInfo) -> Result<PolicyOffer, Status> {
 fn address(text: String) -> Result<String, Status> {
     let port =
         text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-    if text.len() <= 512 && matches!(port, Some(Ok(1..))) {
+    // A wildcard would lead each environment worker to itself.
+    let is_wildcard = text.parse::<std::net::SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
+    if text.len() <= 512 && matches!(port, Some(Ok(1..))) && !is_wildcard {
         return Ok(text);
     }
     let excerpt: String = text.chars().take(60).collect();
     Err(Status::invalid_argument(format!(
-        "policy.address is {excerpt:?}; expected host:port that environment workers can connect to"
+        "policy.address is {excerpt:?}; expected host:port that environment workers can connect to; set policy.advertise"
     )))
 }
 
@@ -595,15 +591,26 @@ fn digest(bytes: &[u8]) -> Result<[u8; 32], Status> {
     bytes.try_into().map_err(|_| Status::invalid_argument(wrong()))
 }
 
-fn parse_leases(messages: &[v1::LeaseRef]) -> Result<Vec<(Id<Trajectory>, u64)>, Status> {
+/// What a call about a trajectory presents.
+fn claim(
+    caller: Caller,
+    trajectory: &str,
+    token: u64,
+    secret: Option<v1::LeaseSecret>,
+) -> Result<LeaseClaim, Status> {
+    let secret = furrow_wire::lease_secret_from(secret, "secret")?;
+    Ok(LeaseClaim {
+        caller,
+        proof: LeaseProof { trajectory_id: id(trajectory, "trajectory_id")?, token, secret },
+    })
+}
+
+fn parse_leases(messages: Vec<v1::LeaseRef>) -> Result<Vec<LeaseProof>, Status> {
     if messages.len() > LEASES_MAX {
         let error = WireError::TooLarge { key: "leases", size: messages.len(), max: LEASES_MAX };
         return Err(error.into());
     }
-    messages
-        .iter()
-        .map(|lease| Ok((id(&lease.trajectory_id, "leases.trajectory_id")?, lease.token)))
-        .collect()
+    messages.into_iter().map(|lease| Ok(furrow_wire::lease_ref_from(lease)?)).collect()
 }
 
 /// Whether the evidence has any part; empty evidence counts as none.
@@ -623,7 +630,6 @@ impl From<CallRefusal> for Status {
         match refused {
             CallRefusal::UnknownWorker { .. } => Status::aborted(text),
             CallRefusal::Stale { .. } => Status::failed_precondition(text),
-            CallRefusal::OtherWorker { .. } => Status::permission_denied(text),
             CallRefusal::OtherEnding { .. } => Status::already_exists(text),
             CallRefusal::Discarded { .. } => Status::out_of_range(text),
             CallRefusal::Publication { .. } => Status::invalid_argument(text),

@@ -65,10 +65,11 @@ pub(crate) struct EventLoop {
 }
 
 /// The performer has ended and has reported why.
-struct PerformerEnded;
+#[derive(Debug)]
+pub(crate) struct PerformerEnded;
 
 /// Callers by the call they wait for.
-type PendingCallers = BTreeMap<CallId, oneshot::Sender<CallResponse>>;
+pub(crate) type PendingCallers = BTreeMap<CallId, oneshot::Sender<CallResponse>>;
 
 /// A decision on its way to the disk, with its callers resolved.
 #[derive(Debug)]
@@ -156,7 +157,7 @@ impl EventLoop {
 
     /// Performs immediate effects and passes the rest on. An error means that the performer has
     /// ended.
-    async fn carry_out(
+    pub(crate) async fn carry_out(
         &mut self,
         decision: Decision,
         calls: &mut PendingCallers,
@@ -206,21 +207,30 @@ impl EffectPerformer {
     pub(crate) async fn run(mut self) -> Result<(), CoordinatorError> {
         let mut waiting = Vec::new();
         while self.decided.recv_many(&mut waiting, self.commits_max).await > 0 {
-            let mut commit = Vec::new();
-            let mut then = Vec::new();
-            for decided in waiting.drain(..) {
-                commit.extend(decided.commit);
-                then.extend(decided.then);
-            }
-            if commit.iter().any(|mutation| matches!(mutation, Mutation::GroupClosed { .. })) {
-                crash::point("coordinator.before_close_group");
-            }
-            if !commit.is_empty() {
-                self.ledger.commit(commit).await.map_err(CoordinatorError::Ledger)?;
-            }
-            for deed in then {
-                self.perform(deed).await?;
-            }
+            self.carry_out(waiting.drain(..)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes decisions durable in one transaction and performs their effects.
+    pub(crate) async fn carry_out(
+        &mut self,
+        waiting: impl Iterator<Item = PendingDecision>,
+    ) -> Result<(), CoordinatorError> {
+        let mut commit = Vec::new();
+        let mut then = Vec::new();
+        for decided in waiting {
+            commit.extend(decided.commit);
+            then.extend(decided.then);
+        }
+        if commit.iter().any(|mutation| matches!(mutation, Mutation::GroupClosed { .. })) {
+            crash::point("coordinator.before_close_group");
+        }
+        if !commit.is_empty() {
+            self.ledger.commit(commit).await.map_err(CoordinatorError::Ledger)?;
+        }
+        for deed in then {
+            self.perform(deed).await?;
         }
         Ok(())
     }
@@ -291,5 +301,10 @@ fn trajectory_facts(plan: &JobPlan, outgoing: EndedTrajectory) -> Result<Traject
 
 /// The current time by the loop's clock.
 pub(crate) fn now(time: &TimeSource) -> EventTime {
-    EventTime { millis: time.micros() / 1000, wall_micros: time.wall_micros() }
+    let wall_micros = time.wall_micros();
+    let millis = match crash::planted("bug.wall_clock_lease") {
+        true => u64::try_from(wall_micros / 1000).unwrap_or(0),
+        false => time.micros() / 1000,
+    };
+    EventTime { millis, wall_micros }
 }

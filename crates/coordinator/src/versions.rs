@@ -2,11 +2,12 @@
 //! functions of the rows.
 //!
 //! ```text
-//! proposed ──a policy worker runs it──▶ taken
+//! proposed ──a policy worker runs it──▶ taken ──its weights are broken──▶ withdrawn
 //!     └──────every one refuses it─────▶ refused
 //! ```
-//! Numbers only grow, and a refused number is not used again. Version 0 is the checkpoint that the
-//! job names; it has no row.
+//! Numbers only grow, and a refused number is not used again. What follows a withdrawn version is
+//! the next one that was published, or the one before under a new number. Version 0 is the
+//! checkpoint that the job names; it has no row.
 
 use std::collections::BTreeSet;
 
@@ -50,6 +51,8 @@ pub enum VersionState {
     Taken,
     /// No policy worker can run it.
     Refused { reason: String },
+    /// It was taken, and its weights turned out to be broken on every worker that ran it.
+    Withdrawn { reason: String },
 }
 
 /// Why a version cannot be added, or its state not change.
@@ -66,8 +69,8 @@ pub enum VersionRefusal {
     Unknown { version: i32 },
     #[error("version {base}, on which it is based, does not exist")]
     UnknownBase { base: i32 },
-    #[error("version {base} was refused; nothing can be based on it")]
-    RefusedBase { base: i32 },
+    #[error("version {base} was {state}; nothing can be based on it")]
+    UnusableBase { base: i32, state: &'static str },
     #[error("it would consist of more than {WEIGHTS_LINKS_MAX} directories; publish a full checkpoint")]
     TooManyLinks,
     #[error("its weights have another hash")]
@@ -75,6 +78,8 @@ pub enum VersionRefusal {
     /// It was taken or refused before.
     #[error("version {version} is {state} already")]
     Settled { version: i32, state: &'static str },
+    #[error("version {version} is {state}; only one that a policy worker ran can be withdrawn")]
+    NotTaken { version: i32, state: &'static str },
 }
 
 /// All versions of a run.
@@ -90,6 +95,15 @@ impl VersionState {
             Self::Proposed => "proposed",
             Self::Taken => "taken",
             Self::Refused { .. } => "refused",
+            Self::Withdrawn { .. } => "withdrawn",
+        }
+    }
+
+    /// Why it was refused or withdrawn.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Proposed | Self::Taken => None,
+            Self::Refused { reason } | Self::Withdrawn { reason } => Some(reason),
         }
     }
 }
@@ -131,16 +145,18 @@ impl VersionTable {
         self.rows.last().map_or(0, |row| row.version)
     }
 
-    /// The newest version that a policy worker runs or ran; 0 for the weights the job names.
+    /// The newest version that a policy worker runs or ran; 0 for the weights the job names. It
+    /// never goes back: a withdrawn version stays current until a newer one is taken.
     pub fn current(&self) -> i32 {
-        let taken = |row: &&VersionRow| row.state == VersionState::Taken;
-        self.rows.iter().rev().find(taken).map_or(0, |row| row.version)
+        let ran =
+            |row: &&VersionRow| matches!(row.state, VersionState::Taken | VersionState::Withdrawn { .. });
+        self.rows.iter().rev().find(ran).map_or(0, |row| row.version)
     }
 
-    /// The version that policy workers shall run: the newest one that was not refused, up to
-    /// `limit` where newer ones wait.
+    /// The version that policy workers shall run: the newest one that was neither refused nor
+    /// withdrawn, up to `limit` where newer ones wait.
     pub fn order(&self, limit: Option<i32>) -> Option<WeightsOrder> {
-        let may_run = |row: &&VersionRow| !row.is_refused() && limit.is_none_or(|limit| row.version <= limit);
+        let may_run = |row: &&VersionRow| row.is_usable() && limit.is_none_or(|limit| row.version <= limit);
         let row = self.rows.iter().rev().find(may_run)?;
         let links = self.links(row.version).ok()?;
         Some(WeightsOrder {
@@ -161,6 +177,7 @@ impl VersionTable {
         let is_waiting = |row: &&VersionRow| row.version > current && row.state == VersionState::Proposed;
         let waiting = self.rows.iter().filter(is_waiting).map(|row| row.version);
         let wanted = [current, ordered].into_iter().chain(waiting);
+        let wanted = wanted.filter(|version| self.get(*version).is_some_and(VersionRow::is_usable));
         let links = wanted.filter_map(|version| self.links(version).ok()).flatten();
         let directories: BTreeSet<String> = links.map(|link| link.directory).collect();
         directories.into_iter().collect()
@@ -201,8 +218,8 @@ impl VersionTable {
         match self.get(base) {
             _ if base == 0 => {}
             None => return Err(VersionRefusal::UnknownBase { base }),
-            Some(base) if base.is_refused() => {
-                return Err(VersionRefusal::RefusedBase { base: base.version });
+            Some(row) if !row.is_usable() => {
+                return Err(VersionRefusal::UnusableBase { base, state: row.state.as_str() });
             }
             Some(_) => {}
         }
@@ -229,14 +246,59 @@ impl VersionTable {
         Ok(())
     }
 
+    /// Records that the weights of a version that workers run are broken.
+    pub fn withdraw(&mut self, version: i32, reason: &str) -> Result<(), VersionRefusal> {
+        let row = self.get_mut(version)?;
+        match row.state {
+            VersionState::Taken => {
+                row.state = VersionState::Withdrawn { reason: reason.to_owned() };
+                Ok(())
+            }
+            _ => Err(VersionRefusal::NotTaken { version, state: row.state.as_str() }),
+        }
+    }
+
+    /// The version to go back to, if the current one was withdrawn and no newer one waits: the
+    /// newest earlier one that ran, or the job's own weights where its files are gone. `None` also
+    /// when each of these is broken or cannot be loaded.
+    pub(crate) fn fallback(&self) -> Option<i32> {
+        let current = self.get(self.current()).filter(|row| row.is_withdrawn())?.version;
+        let later = || self.rows.iter().filter(|row| row.version > current);
+        if later().any(|row| row.state == VersionState::Proposed) {
+            return None;
+        }
+        let is_rollback = |row: &&VersionRow| matches!(row.source, VersionSource::Rollback { .. });
+        let refused: BTreeSet<i32> =
+            later().filter(is_rollback).map(|row| self.origin(row.version)).collect();
+        let withdrawn = self.rows.iter().filter(|row| row.is_withdrawn());
+        let broken: BTreeSet<i32> = withdrawn.map(|row| self.origin(row.version)).collect();
+        let is_sound = |version: &i32| !broken.contains(&self.origin(*version));
+        let ran = self.rows.iter().rev().filter(|row| row.state == VersionState::Taken);
+        let newest = if refused.is_empty() { ran.map(|row| row.version).find(is_sound) } else { None };
+        newest.or(Some(0)).filter(is_sound).filter(|version| !refused.contains(&self.origin(*version)))
+    }
+
+    /// The version whose weights a version has: another one only after a rollback.
+    fn origin(&self, version: i32) -> i32 {
+        let mut origin = version;
+        while let Some(VersionRow { source: VersionSource::Rollback { to }, .. }) = self.get(origin) {
+            origin = *to;
+        }
+        origin
+    }
+
     fn proposed(&mut self, version: i32) -> Result<&mut VersionRow, VersionRefusal> {
-        let at = self.rows.binary_search_by_key(&version, |row| row.version);
-        let row = at.ok().and_then(|at| self.rows.get_mut(at));
-        let row = row.ok_or(VersionRefusal::Unknown { version })?;
+        let row = self.get_mut(version)?;
         match row.state {
             VersionState::Proposed => Ok(row),
             _ => Err(VersionRefusal::Settled { version, state: row.state.as_str() }),
         }
+    }
+
+    fn get_mut(&mut self, version: i32) -> Result<&mut VersionRow, VersionRefusal> {
+        let at = self.rows.binary_search_by_key(&version, |row| row.version);
+        let row = at.ok().and_then(|at| self.rows.get_mut(at));
+        row.ok_or(VersionRefusal::Unknown { version })
     }
 }
 
@@ -244,6 +306,16 @@ impl VersionRow {
     /// Whether no policy worker can run it.
     pub fn is_refused(&self) -> bool {
         matches!(self.state, VersionState::Refused { .. })
+    }
+
+    /// Whether its weights turned out to be broken.
+    pub(crate) fn is_withdrawn(&self) -> bool {
+        matches!(self.state, VersionState::Withdrawn { .. })
+    }
+
+    /// Whether a policy worker may be ordered to run it.
+    fn is_usable(&self) -> bool {
+        matches!(self.state, VersionState::Proposed | VersionState::Taken)
     }
 }
 
@@ -350,6 +422,8 @@ pub(crate) mod tests {
         check(&|versions| versions.propose(repeated.clone()), "published as version 1");
         check(&|versions| versions.take(2, &hash(2)), "refused already");
         check(&|versions| versions.take(9, &hash(9)), "version 9 does not exist");
+        check(&|versions| versions.withdraw(9, "NaN"), "version 9 does not exist");
+        check(&|versions| versions.withdraw(2, "NaN"), "version 2 is refused");
         check(&|versions| versions.refuse(9, ""), "version 9 does not exist");
         let retried = VersionRow { publication_id: "p2".into(), ..row(3, Full, 0) };
         versions.propose(retried).unwrap();
@@ -363,13 +437,87 @@ pub(crate) mod tests {
         assert_eq!(versions.last(), last);
     }
 
-    /// In any order of operations: numbers grow, the current version never goes back, and the
-    /// ordered version is neither refused nor older.
+    #[test]
+    fn a_withdrawn_version_is_followed_by_the_next_or_by_the_one_before() {
+        use WeightsForm::{Delta, Full};
+        let mut versions = VersionTable::default();
+        let rollback = |version, to| VersionRow {
+            publication_id: format!("back {version}"),
+            source: VersionSource::Rollback { to },
+            ..row(version, Full, 0)
+        };
+        let take = |versions: &mut VersionTable, row: VersionRow| {
+            let version = row.version;
+            versions.propose(row).unwrap();
+            versions.take(version, &hash(version)).unwrap();
+        };
+        let ordered = |versions: &VersionTable| versions.order(None).map_or(0, |order| order.version.0);
+        for version in 1..=3 {
+            take(&mut versions, row(version, Full, 0));
+        }
+        versions.propose(row(4, Full, 0)).unwrap();
+        let error = versions.withdraw(4, "NaN").unwrap_err().to_string();
+        assert!(error.contains("version 4 is proposed; only one that a policy worker ran"), "{error}");
+        versions.withdraw(3, "NaN").unwrap();
+        assert_eq!((versions.current(), ordered(&versions)), (3, 4));
+        assert_eq!(versions.fallback(), None, "version 4 waits");
+        assert_eq!(versions.needed(None), ["/w/4"], "no worker loads what was withdrawn");
+        let error = versions.propose(row(5, Delta, 3)).unwrap_err().to_string();
+        assert_eq!(error, "version 3 was withdrawn; nothing can be based on it");
+        let repeated = VersionRow { publication_id: "p3".into(), ..row(5, Full, 0) };
+        assert_eq!(versions.propose(repeated), Err(VersionRefusal::Published { version: 3 }));
+
+        versions.refuse(4, "torn").unwrap();
+        assert_eq!(versions.fallback(), Some(2));
+        take(&mut versions, rollback(5, 2));
+        assert_eq!((versions.fallback(), ordered(&versions)), (None, 5));
+        versions.withdraw(5, "NaN").unwrap();
+        assert_eq!(versions.fallback(), Some(1), "the weights of 2 are broken under either number");
+        versions.propose(rollback(6, 1)).unwrap();
+        versions.refuse(6, "its files are gone").unwrap();
+        assert_eq!(versions.fallback(), Some(0), "and earlier files with them");
+        take(&mut versions, rollback(7, 0));
+        versions.withdraw(7, "NaN").unwrap();
+        assert_eq!(versions.fallback(), Some(1), "which may be back");
+        versions.propose(rollback(8, 1)).unwrap();
+        versions.refuse(8, "its files are gone").unwrap();
+        assert_eq!(versions.fallback(), None, "nothing is left");
+        assert_eq!(versions.current(), 7);
+        take(&mut versions, row(9, Full, 0));
+        assert_eq!((versions.current(), versions.fallback(), ordered(&versions)), (9, None, 9));
+    }
+
+    /// In any order of operations: numbers grow, the current version never goes back, the ordered
+    /// version is usable and not older, and after as many rollbacks as there are versions nothing
+    /// is left to go back to.
     #[derive(Debug, Clone)]
     enum VersionOp {
         Propose(i32, u8, i32),
         Take(i32),
         Refuse(i32),
+        Withdraw(i32),
+        /// A rollback as the core proposes it, which is taken, refused or withdrawn.
+        GoBack(u8),
+    }
+
+    /// Proposes the version to go back to; returns whether there was one.
+    fn go_back(versions: &mut VersionTable, outcome: u8) -> bool {
+        let Some(to) = versions.fallback() else { return false };
+        let version = versions.last() + 1;
+        let id = format!("back {version}");
+        let source = VersionSource::Rollback { to };
+        versions
+            .propose(VersionRow { publication_id: id, source, ..row(version, WeightsForm::Full, 0) })
+            .expect("the core proposes what the ledger accepts");
+        if outcome == 0 {
+            versions.refuse(version, "its files are gone").unwrap();
+        } else {
+            versions.take(version, &hash(version)).unwrap();
+        }
+        if outcome == 2 {
+            versions.withdraw(version, "NaN").unwrap();
+        }
+        true
     }
 
     proptest! {
@@ -379,6 +527,8 @@ pub(crate) mod tests {
                 3 => (1..12, 0_u8..4, 0..12).prop_map(|(version, kind, base)| VersionOp::Propose(version, kind, base)),
                 2 => (1..12).prop_map(VersionOp::Take),
                 1 => (1..12).prop_map(VersionOp::Refuse),
+                1 => (1..12).prop_map(VersionOp::Withdraw),
+                1 => (0_u8..3).prop_map(VersionOp::GoBack),
             ],
             0..60,
         )) {
@@ -393,6 +543,11 @@ pub(crate) mod tests {
                     VersionOp::Propose(version, kind, base) => versions.propose(row(version, WeightsForm::ALL[kind as usize], base)),
                     VersionOp::Take(version) => versions.take(version, &hash(version)),
                     VersionOp::Refuse(version) => versions.refuse(version, "it cannot be read"),
+                    VersionOp::Withdraw(version) => versions.withdraw(version, "NaN"),
+                    VersionOp::GoBack(outcome) => {
+                        go_back(&mut versions, outcome);
+                        Ok(())
+                    }
                 };
                 if done.is_err() {
                     prop_assert_eq!(&versions, &before);
@@ -401,8 +556,15 @@ pub(crate) mod tests {
                 prop_assert!(versions.current() >= current);
                 current = versions.current();
                 let ordered = versions.order(None).map_or(0, |order| order.version.0);
-                prop_assert!(ordered >= current);
-                prop_assert!(ordered == 0 || !versions.get(ordered).unwrap().is_refused());
+                let is_withdrawn = versions.get(current).is_some_and(VersionRow::is_withdrawn);
+                prop_assert!(ordered >= current || is_withdrawn);
+                prop_assert!(ordered == 0 || versions.get(ordered).unwrap().is_usable());
+                prop_assert!(versions.fallback().is_none() || is_withdrawn && ordered < current);
+                for outcome in [0, 2] {
+                    let mut versions = versions.clone();
+                    let most = versions.rows().len() + 3;
+                    prop_assert!((0..most).any(|_| !go_back(&mut versions, outcome)));
+                }
                 for row in versions.rows() {
                     prop_assert!(versions.links(row.version).is_ok());
                 }

@@ -66,6 +66,7 @@ function factsOf(row) {
     ["ended", moment(row.ended_at)],
     ["worker", row.environment?.worker],
     ["browser", row.environment?.browser],
+    ["walls around it", row.environment?.walls],
     ...hashes.map(([name, hash]) => [
       `hash of ${spacedName(name)}`,
       el("code", { title: hash }, hash.slice(0, 16)),

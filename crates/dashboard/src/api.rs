@@ -213,6 +213,6 @@ fn view(state: &DashboardState, id: &str) -> Result<std::sync::Arc<DataSetView>,
 fn missing(id: &str) -> DashboardApiError {
     let id: String = id.chars().take(128).collect();
     DashboardApiError::NotFound(format!(
-        "{id}: not committed, or not in this data set; a running trajectory appears when its shard is committed"
+        "{id}: not committed, expired, or not in this data set; a running trajectory appears when its shard is committed"
     ))
 }

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use furrow_analysis::KeptReport;
 use furrow_analysis::view::{DataSetView, TrajectoryQuery};
+use furrow_identity::{Authority, Identity, PeerRole};
 use furrow_records::{RecordsError, chain};
-use furrow_wire::{Channel, Connector as _, PeerRole, TcpConnector};
+use furrow_wire::{Channel, Connector as _, TlsConnector};
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,8 @@ pub struct DashboardSubject {
     pub dir: Option<PathBuf>,
     /// Coordinator of a running job, `host:port`; `None`: the address in the run directory.
     pub coordinator: Option<String>,
+    /// Folder of the identity to call it with; `None`: that of the run directory.
+    pub identity: Option<PathBuf>,
     /// The resolved job as TOML, if known.
     pub job: Option<String>,
     /// The kind of the policy's device.
@@ -230,11 +233,28 @@ impl DashboardState {
         match &*channel {
             Some((to, channel)) if *to == address => Some(channel.clone()),
             _ => {
-                let made = TcpConnector::default().channel(PeerRole::Coordinator, &address).ok()?;
+                let made = self.connector()?.channel(PeerRole::Coordinator, &address).ok()?;
                 *channel = Some((address, made.clone()));
                 Some(made)
             }
         }
+    }
+
+    /// Calls with the identity of the run, as far as this user has it: who may only read the run
+    /// directory sees no running job.
+    fn connector(&self) -> Option<TlsConnector> {
+        let of_run = || self.subject.dir.as_deref().map(Authority::dir_of_run);
+        let folder = self.subject.identity.clone().or_else(of_run)?;
+        // A client may end the run; the folder of another machine may hold an observer's.
+        let found = Identity::find(&folder, PeerRole::Client, "dashboard")
+            .or_else(|_| Identity::find(&folder, PeerRole::Observer, "dashboard"));
+        if let Err(error) = &found {
+            tracing::debug!(
+                error = error as &dyn std::error::Error,
+                "no identity to call the coordinator with"
+            );
+        }
+        Some(TlsConnector::new(found.ok()?))
     }
 
     /// Whether an answering coordinator is that of this run: another run may have taken over the

@@ -150,6 +150,7 @@ mod tests {
                 name: "quiet".into(),
                 dir: None,
                 coordinator: None,
+                identity: None,
                 job: None,
                 device: DeviceKind::None,
                 usd_per_device_hour: None,

@@ -347,6 +347,7 @@ fn end_facts(record: &TrajectoryRecord) -> Vec<(&'static str, String)> {
         ("scorer", score.map_or(String::new(), |score| score.scorer.clone())),
         ("parts", score.map_or(String::new(), parts)),
         ("browser", environment.browser.clone()),
+        ("walls around it", environment.walls.map_or(String::new(), |level| level.as_str().into())),
         ("time", times(&record.ending.timing)),
     ]
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! archive/<trajectory>.jsonl          one line about the trajectory, then one line per response
 //! archive/blobs/<2 digits>/<sha256>   bodies, each stored once for all trajectories
+//! archive/lock                        only with a limit on the whole: see `retention.rs`
 //! ```
 //!
 //! Matching, for a request of the same method: first an exchange with the same address and body;
@@ -16,30 +17,37 @@
 //! parameters with a secret's name are replaced. Bodies are kept unchanged. An archive is best
 //! effort: nothing waits for the disk, and a kill may lose one that was not finished.
 
+mod error;
+mod index;
+mod retention;
+
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use furrow_rollout::{Id, Trajectory};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-/// Most responses recorded for one trajectory; later ones are left out.
-pub(crate) const EXCHANGES_MAX: usize = 20_000;
+pub use error::ArchiveError;
+use error::io_error;
+pub(crate) use index::EXCHANGES_MAX;
+pub use index::HttpExchange;
+use index::{IndexHeader, IndexLines, VERSION, blob_path, hex, index_path, is_hash, unfinished_path};
+use retention::{LimitedFolder, RemovedArchives};
 
-/// Longest line of an index: 64 KiB of headers and an address of the same length are more than
-/// browsers accept.
-const LINE_BYTES_MAX: u64 = 256 << 10;
-
-/// Limits on what is stored for one trajectory.
+/// Limits on what is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArchiveLimits {
     /// Largest body that is stored, in bytes.
     pub response_bytes_max: u64,
     /// Most bytes of all bodies of a trajectory; further bodies are not stored.
     pub trajectory_bytes_max: u64,
+    /// Most bytes of all archives of the run: the oldest finished ones are removed. `None`: all are
+    /// kept.
+    pub bytes_max: Option<u64>,
 }
 
 /// How archives are used.
@@ -58,42 +66,6 @@ pub enum ArchiveMode {
         folder: PathBuf,
     },
 }
-
-/// Why an archive cannot be written or read.
-#[derive(Debug, thiserror::Error)]
-pub enum ArchiveError {
-    #[error("archive {path:?}: {what}")]
-    Io {
-        /// Path of the file.
-        path: PathBuf,
-        /// The operation that failed.
-        what: &'static str,
-        source: io::Error,
-    },
-    /// A line is not valid in an index.
-    #[error("archive {path:?}, line {line}: {what}")]
-    Line {
-        /// Path of the index.
-        path: PathBuf,
-        /// Number of the line, counted from 1.
-        line: usize,
-        what: String,
-    },
-}
-
-/// The first line of an index.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct IndexHeader {
-    /// Version of the format.
-    furrow_archive: u32,
-    trajectory_id: String,
-    task_id: String,
-    start_url: String,
-    browser: String,
-}
-
-const VERSION: u32 = 1;
 
 /// The index's description of a trajectory.
 #[derive(Debug, Clone, Copy)]
@@ -118,37 +90,6 @@ pub struct ArchiveRequest {
     pub body_sha256: Option<[u8; 32]>,
 }
 
-/// One request and its response.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HttpExchange {
-    /// HTTP method, such as `GET`.
-    pub method: String,
-    /// Address without its fragment, with secrets replaced.
-    pub url: String,
-    /// SHA-256 of the request's body, hexadecimal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub request_sha256: Option<String>,
-    /// Resource type as the browser names it: `Document`, `Script`, `Image`, ….
-    pub resource: String,
-    /// HTTP status; 0 if no response came.
-    pub status: u16,
-    /// Headers of the response with secrets replaced, without those about an encoding or a length
-    /// that the stored body no longer has.
-    pub headers: Vec<(String, String)>,
-    /// SHA-256 of the body in hexadecimal, which is its name below `blobs/`. Absent if there is
-    /// none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_sha256: Option<String>,
-    /// Length of the body.
-    #[serde(default)]
-    pub body_bytes: u64,
-    /// Why a body is not stored (`too_large`, `trajectory_full`, `stream`, `unfinished`), or the
-    /// browser's reason why no response came.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub missing: Option<String>,
-}
-
 /// The archive's response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ArchiveResponse {
@@ -168,6 +109,8 @@ pub struct ArchiveRecorder {
     name: String,
     index: BufWriter<File>,
     limits: ArchiveLimits,
+    /// The folder, where its size is limited.
+    limited: Option<LimitedFolder>,
     exchanges: usize,
     bytes: u64,
 }
@@ -183,15 +126,25 @@ impl ArchiveRecorder {
         for made in [folder, &blobs] {
             furrow_storage::create_dir(made).map_err(|source| io_error(made, "cannot be made", source))?;
         }
+        let limited = limits.bytes_max.map(|most| LimitedFolder::open(folder, most)).transpose()?;
         let name = about.trajectory.to_string();
         let path = unfinished_path(folder, &name);
-        let file =
-            furrow_storage::create(&path).map_err(|source| io_error(&path, "cannot be made", source))?;
+        let begin = || {
+            let file =
+                furrow_storage::create(&path).map_err(|source| io_error(&path, "cannot be made", source))?;
+            retention::keep(&file);
+            Ok(file)
+        };
+        let file = match &limited {
+            Some(limited) => limited.while_none_is_removed(begin)?,
+            None => begin()?,
+        };
         let mut recorder = Self {
             folder: folder.to_owned(),
             name,
             index: BufWriter::new(file),
             limits,
+            limited,
             exchanges: 0,
             bytes: 0,
         };
@@ -224,24 +177,53 @@ impl ArchiveRecorder {
         self.exchanges += 1;
         exchange.url = redacted_url(without_fragment(&exchange.url));
         exchange.headers = exchange.headers.into_iter().filter_map(kept_header).collect();
-        if let Some(body) = body {
-            match self.check_body_size(body.len() as u64) {
-                Ok(()) => {
-                    exchange.body_sha256 = Some(self.write_body(body)?);
-                    exchange.body_bytes = body.len() as u64;
-                }
-                Err(why) => exchange.missing = Some(why.to_owned()),
-            }
+        let Some(body) = body else { return self.write_line(&exchange) };
+        if let Err(why) = self.check_body_size(body.len() as u64) {
+            exchange.missing = Some(why.to_owned());
+            return self.write_line(&exchange);
         }
+        exchange.body_bytes = body.len() as u64;
+        let Some(limited) = self.limited.take() else { return self.write_named_body(exchange, body) };
+        let written = limited.while_none_is_removed(|| {
+            self.write_named_body(exchange, body)?;
+            // Removing bodies begins with reading here which are needed.
+            self.flush()
+        });
+        self.limited = Some(limited);
+        written
+    }
+
+    fn write_named_body(&mut self, mut exchange: HttpExchange, body: &[u8]) -> Result<(), ArchiveError> {
+        exchange.body_sha256 = Some(self.write_body(body)?);
         self.write_line(&exchange)
     }
 
-    /// Completes the index and gives it its final name.
+    /// Completes the index and gives it its final name. Then the oldest archives make space, where
+    /// the size of all is limited.
     pub fn finish(mut self) -> Result<(), ArchiveError> {
         let path = unfinished_path(&self.folder, &self.name);
-        self.index.flush().map_err(|source| io_error(&path, "cannot be written", source))?;
         let whole = index_path(&self.folder, &self.name);
-        fs::rename(&path, &whole).map_err(|source| io_error(&whole, "cannot be named", source))
+        self.flush()?;
+        let bytes = self.index.get_ref().metadata().map_or(0, |found| found.len());
+        let name_it =
+            || fs::rename(&path, &whole).map_err(|source| io_error(&whole, "cannot be named", source));
+        let Some(limited) = self.limited else { return name_it() };
+        limited.while_none_is_removed(name_it)?;
+        let RemovedArchives { archives, bodies, bytes } = limited.add(self.bytes.saturating_add(bytes))?;
+        if archives + bodies > 0 {
+            tracing::info!(
+                archives,
+                bodies,
+                bytes,
+                "the oldest archives were removed: env.archive_bytes_max"
+            );
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ArchiveError> {
+        let path = unfinished_path(&self.folder, &self.name);
+        self.index.flush().map_err(|source| io_error(&path, "cannot be written", source))
     }
 
     fn write_body(&mut self, body: &[u8]) -> Result<String, ArchiveError> {
@@ -276,6 +258,8 @@ impl ArchiveRecorder {
 #[derive(Debug)]
 pub struct TrajectoryArchive {
     folder: PathBuf,
+    /// The index: while it is open, the archive is not removed.
+    _index: File,
     exchanges: Vec<HttpExchange>,
     served: Vec<bool>,
     /// For each match level, the exchanges with one key, in their order.
@@ -289,8 +273,14 @@ impl TrajectoryArchive {
     /// Reads an index, within limits. Bodies stay on the disk.
     pub fn open(folder: &Path, trajectory: &Id<Trajectory>) -> Result<Self, ArchiveError> {
         let path = index_path(folder, trajectory.as_str());
-        let file = File::open(&path).map_err(|source| io_error(&path, "cannot be opened", source))?;
-        let mut lines = IndexLines { reader: BufReader::new(file), path: &path, line: 0 };
+        let opened = || {
+            let index = File::open(&path)?;
+            retention::keep(&index);
+            let lines = index.try_clone()?;
+            Ok((index, lines))
+        };
+        let (index, lines) = opened().map_err(|source| io_error(&path, "cannot be opened", source))?;
+        let mut lines = IndexLines::of(lines, &path);
         match lines.next::<IndexHeader>()? {
             Some(IndexHeader { furrow_archive: VERSION, .. }) => {}
             Some(heading) => {
@@ -302,6 +292,7 @@ impl TrajectoryArchive {
         }
         let mut archive = Self {
             folder: folder.to_owned(),
+            _index: index,
             exchanges: Vec::new(),
             served: Vec::new(),
             keys: Default::default(),
@@ -325,7 +316,7 @@ impl TrajectoryArchive {
 
     /// The recorded response to a request; `None` if nothing matches or its body was not stored.
     /// Blocks on the disk.
-    pub(crate) fn find_response(
+    pub fn find_response(
         &mut self,
         request: &ArchiveRequest,
     ) -> Result<Option<ArchiveResponse>, ArchiveError> {
@@ -364,34 +355,6 @@ impl TrajectoryArchive {
         };
         let headers = exchange.headers.clone();
         Ok(Some(ArchiveResponse::Response { status: exchange.status, headers, body }))
-    }
-}
-
-/// Reads an index line by line, with a limit on a line's length.
-struct IndexLines<'a> {
-    reader: BufReader<File>,
-    path: &'a Path,
-    line: usize,
-}
-
-impl IndexLines<'_> {
-    fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, ArchiveError> {
-        self.line += 1;
-        let mut text = String::new();
-        let mut capped = (&mut self.reader).take(LINE_BYTES_MAX);
-        let read = capped.read_line(&mut text);
-        let length = read.map_err(|source| io_error(self.path, "cannot be read", source))?;
-        if length == 0 {
-            return Ok(None);
-        }
-        if !text.ends_with('\n') {
-            return Err(self.line_error("the line is cut off or too long"));
-        }
-        serde_json::from_str(&text).map(Some).map_err(|error| self.line_error(error.to_string()))
-    }
-
-    fn line_error(&self, what: impl Into<String>) -> ArchiveError {
-        ArchiveError::Line { path: self.path.to_owned(), line: self.line, what: what.into() }
     }
 }
 
@@ -586,41 +549,12 @@ fn without_user(url: &str) -> String {
 
 // Paths.
 
-fn index_path(folder: &Path, trajectory: &str) -> PathBuf {
-    folder.join(format!("{trajectory}.jsonl"))
-}
-
-fn unfinished_path(folder: &Path, trajectory: &str) -> PathBuf {
-    folder.join(format!("{trajectory}.jsonl.part"))
-}
-
-/// The name is a hash that was validated or computed by this program.
-fn blob_path(folder: &Path, sha256: &str) -> PathBuf {
-    folder.join("blobs").join(&sha256[..2]).join(sha256)
-}
-
-fn is_hash(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a String cannot fail.
-        write!(text, "{byte:02x}").ok();
-        text
-    })
-}
-
-fn io_error(path: &Path, what: &'static str, source: io::Error) -> ArchiveError {
-    ArchiveError::Io { path: path.to_owned(), what, source }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const LIMITS: ArchiveLimits = ArchiveLimits { response_bytes_max: 10, trajectory_bytes_max: 25 };
+    const LIMITS: ArchiveLimits =
+        ArchiveLimits { response_bytes_max: 10, trajectory_bytes_max: 25, bytes_max: None };
 
     fn exchange(method: &str, url: &str, request: Option<&str>) -> HttpExchange {
         HttpExchange {

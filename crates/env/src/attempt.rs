@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use furrow_rollout::{
-    Action, Assignment, DownloadReport, EndKind, EnvWorker, Evidence, Id, Observation, Outcome, OutcomeName,
-    PolicyReply, Task, TimeCause, TimeSplit, TrajectoryAncestry, TrajectoryEnding,
+    Action, Assignment, DownloadReport, EndKind, EnvWorker, Evidence, Id, LeaseProof, Observation, Outcome,
+    OutcomeName, PolicyReply, Task, TimeCause, TimeSplit, TrajectoryAncestry, TrajectoryEnding,
 };
 use furrow_telemetry::{
     PageCrashed, PageHung, SessionAccount, StepAcknowledged, TimeSource, TrajectoryAbandoned,
@@ -32,6 +32,7 @@ use crate::environment::{Environment, EnvironmentError, EnvironmentFactory};
 use crate::first_look::{beside, show_first};
 use crate::hosts::{AllowList, BadEntry};
 use crate::policy_link::{PolicyChannels, PolicyError, PolicyLink, PolicyTimeouts, PolicyTurn};
+use crate::secrets::refused_address;
 
 /// State that all attempts of a worker share.
 pub(crate) struct AttemptContext {
@@ -164,7 +165,7 @@ impl<'a> Attempt<'a> {
         let recorder = StepRecorder {
             link: context.coordinator.clone(),
             of: leased.assignment.ancestry.clone(),
-            token: leased.assignment.token,
+            proof: leased.assignment.proof(),
             lost: leased.signals.lost,
             calls: JoinSet::new(),
             steps: 0,
@@ -307,6 +308,9 @@ impl<'a> Attempt<'a> {
             Err(why) => return self.handle_unparsable(why).await,
         };
         self.unparsable = 0;
+        if let Some(why) = refused_address(action, &self.assignment.secrets) {
+            return self.execute_action(Err(&why)).await;
+        }
         let off_list = |part: &Action| part.address().and_then(|url| allow.check_url(url).err());
         if let Some(off) = action.parts().iter().find_map(off_list) {
             let detail = format!("{:?} is not among the addresses of this task", off.host);
@@ -477,7 +481,7 @@ impl<'a> Attempt<'a> {
         let of = self.assignment.ancestry.clone();
         let token = self.assignment.token;
         crash::point("env.before_finish");
-        self.context.coordinator.finish(&of, token, encode_ending(ending)).await?;
+        self.context.coordinator.finish(&self.assignment.proof(), encode_ending(ending)).await?;
         crash::point("env.after_finish");
         let report_micros = self.mark().total();
         let end = ending.end;
@@ -579,7 +583,7 @@ impl<'a> Attempt<'a> {
 struct StepRecorder {
     link: CoordinatorLink,
     of: TrajectoryAncestry,
-    token: u64,
+    proof: LeaseProof,
     lost: CancellationToken,
     /// At most one call; it ends with the attempt.
     calls: JoinSet<Result<(), CallError>>,
@@ -612,7 +616,7 @@ impl StepRecorder {
             self.link.clone(),
             self.of.clone(),
             StepReceipt {
-                token: self.token,
+                proof: self.proof.clone(),
                 step: step.step,
                 outcome: step.outcome.name,
                 began_at_micros: step.observed_at_micros,
@@ -626,9 +630,10 @@ impl StepRecorder {
     }
 }
 
-/// The fields of the event that is emitted once a step is durable.
+/// The lease that a step is recorded under, and the fields of the event that is emitted once it is
+/// durable.
 struct StepReceipt {
-    token: u64,
+    proof: LeaseProof,
     step: u32,
     outcome: OutcomeName,
     /// A step begins with its observation.
@@ -644,10 +649,10 @@ async fn send_step(
     record: Bytes,
     lost: CancellationToken,
 ) -> Result<(), CallError> {
-    let StepReceipt { token, step, outcome, began_at_micros, timing, screenshot_bytes } = receipt;
+    let StepReceipt { proof, step, outcome, began_at_micros, timing, screenshot_bytes } = receipt;
     crash::point("env.before_record");
-    if let Err(error) = link.record_step(&of, token, step, record).await {
-        // The policy may compute for another minute: a stale token ends the attempt now.
+    if let Err(error) = link.record_step(&proof, step, record).await {
+        // The policy may compute for another minute: a lost lease ends the attempt now.
         if matches!(error, CallError::Stale(_)) {
             lost.cancel();
         }
@@ -655,6 +660,7 @@ async fn send_step(
     }
     crash::point("env.after_record");
     let of = &of;
+    let token = proof.token;
     let timing = &timing;
     StepAcknowledged { of, step, token, outcome, began_at_micros, timing, screenshot_bytes }.emit();
     Ok(())

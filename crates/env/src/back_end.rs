@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::hooks::{HookCommand, HookEnd, HookError, Hooks};
 use crate::hosts::HostPort;
 use crate::live::{ConnectFailure, HostPins, LiveHosts, SystemResolver};
+use crate::secrets::WorkerSecrets;
 
 /// Time for one answer of a back end.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -54,8 +55,8 @@ impl BackEndCall {
 }
 
 impl BackEnd {
-    pub(crate) fn new(hooks: &[HookCommand], pins: Arc<HostPins>) -> Self {
-        Self { hooks: Hooks::new(hooks), pins }
+    pub(crate) fn new(hooks: &[HookCommand], pins: Arc<HostPins>, secrets: Arc<WorkerSecrets>) -> Self {
+        Self { hooks: Hooks::new(hooks, secrets), pins }
     }
 
     /// Runs the hook that resets a back end. Only status 0 is a reset.
@@ -199,7 +200,7 @@ mod tests {
                 }
             }
         });
-        Server { back_end: BackEnd::new(&[], Arc::new(pins)), connections, requests }
+        Server { back_end: BackEnd::new(&[], Arc::new(pins), Arc::default()), connections, requests }
     }
 
     fn query(url: &str, pointer: Option<&str>) -> HttpQuery {
@@ -295,7 +296,7 @@ mod tests {
         }
         let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         let pins = HostPins::new(&[format!("api.test={gone}")]).unwrap();
-        let back_end = BackEnd::new(&[], Arc::new(pins));
+        let back_end = BackEnd::new(&[], Arc::new(pins), Arc::default());
         let got = back_end.ask(&query("http://api.test/", None), in_millis(1_500)).await;
         assert_eq!(got.unwrap_err().kind, NoAnswer);
     }

@@ -1,11 +1,12 @@
 //! The job's `[env]` section: the browsers, the deadlines of all page operations, and the retries
 //! of calls to other services.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_rollout::Task;
+use furrow_rollout::{Task, WallsLevel};
 use furrow_wire::LEASE_WAIT_MILLIS_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -14,11 +15,19 @@ use crate::egress::{EgressLimits, LiveLimits};
 use crate::hooks::HookCommand;
 use crate::live::HostPins;
 use crate::retry::RetryPolicy;
+use crate::secrets::{self, DeclaredSecret, SecretFile, WorkerSecrets};
 use crate::sites::SiteLimits;
 use crate::worker::WorkerConfig;
 
 /// Most folders: the loader searches each of them for some fifty libraries.
 const LIBRARY_FOLDERS_MAX: usize = 16;
+
+/// The value of `env.walls` that accepts every level.
+const REPORT: &str = "report";
+
+/// The values of `env.isolation`.
+const CONTEXT: &str = "context";
+const PROCESS: &str = "process";
 
 /// `[env]` as written in the job file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +50,14 @@ pub struct EnvFile {
     pub browser_user: String,
     /// Chromium's own sandbox. Disable it only inside a container that serves as the sandbox.
     pub sandbox: bool,
+    /// How far browsers must be shut off from their machine: `report` (any level; records name it),
+    /// `namespaces` or `full` ([levels](SECURITY.md#walls-around-a-browser)). A worker that cannot
+    /// build as much does not start.
+    pub walls: String,
+    /// What a trajectory on live sites has for itself: `context` (of a browser that it shares with
+    /// others) or `process` (a browser;
+    /// [what that costs](SECURITY.md#a-browser-for-each-live-session)).
+    pub isolation: String,
     /// Browser contexts per process. More contexts are cheaper; fewer are lost together.
     pub contexts_per_browser: u32,
     /// Contexts created before a trajectory needs them; each uses 20 MB. Raise it if many
@@ -123,6 +140,14 @@ pub struct EnvFile {
     pub archive_response_bytes_max: u64,
     /// Most bytes that `archive` stores for one trajectory; a replay lacks what came later.
     pub archive_trajectory_bytes_max: u64,
+    /// Most bytes of all archives of the run. While there are more, the archives that were finished
+    /// first are removed; those that are being recorded or replayed stay. Absent: all are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archive_bytes_max: Option<u64>,
+    /// Values by name that only the environment worker knows and types into pages, such as
+    /// passwords ([secrets](TASKS.md#secrets)). Tasks say which of them a policy may use.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: BTreeMap<String, SecretFile>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -138,6 +163,8 @@ pub struct EnvConfig {
     pub sites: SiteLimits,
     /// Limits of each trajectory's archive; `None` records nothing.
     pub archive: Option<ArchiveLimits>,
+    /// Secrets of the job, without their values.
+    pub secrets: Vec<DeclaredSecret>,
 }
 
 /// How browsers are started, and the deadlines of their operations.
@@ -152,6 +179,13 @@ pub struct BrowserConfig {
     /// User that it runs as when the worker is root.
     pub user: String,
     pub sandbox: bool,
+    /// The least to which it must be shut off from the machine.
+    pub walls_min: WallsLevel,
+    /// Whether each browser may have a network namespace. No key of a job: a benchmark compares
+    /// both.
+    pub may_have_network: bool,
+    /// Whether a trajectory on live sites has a process of its own.
+    pub live_processes: bool,
     /// Contexts in one process.
     pub contexts_per_browser: u32,
     /// Contexts created in advance.
@@ -177,6 +211,8 @@ pub struct BrowserConfig {
     pub page_errors: bool,
     /// Commands that tasks may name: `[tasks.hooks]` of the job of this worker.
     pub hooks: Vec<HookCommand>,
+    /// Secrets with their values. No key of a job: the process that starts browsers reads them.
+    pub secrets: Arc<WorkerSecrets>,
     pub deadlines: PageDeadlines,
     /// When a page counts as quiet.
     pub settle: SettleRules,
@@ -273,6 +309,8 @@ impl Default for EnvFile {
             browser_fonts: None,
             browser_user: "nobody".into(),
             sandbox: true,
+            walls: REPORT.into(),
+            isolation: CONTEXT.into(),
             contexts_per_browser: 25,
             // Assigning a context takes 1 ms, creating one 100: if one trajectory ends at a time,
             // one would suffice, but trajectories of a group end together.
@@ -321,6 +359,8 @@ impl Default for EnvFile {
             archive_response_bytes_max: 16 << 20,
             // A heavy page of the live web is 5 to 20 MB; thirty steps share most of it.
             archive_trajectory_bytes_max: 256 << 20,
+            archive_bytes_max: None,
+            secrets: BTreeMap::new(),
         }
     }
 }
@@ -332,10 +372,14 @@ impl EnvFile {
     pub fn check(self, base: &Path) -> Result<EnvConfig, Vec<String>> {
         let mut wrong = self.problems();
         wrong.extend(self.unusable_folders(base));
-        match HostPins::new(&self.pins) {
-            Ok(pins) if wrong.is_empty() => return Ok(self.config(base, pins)),
-            Ok(_) => {}
-            Err(bad) => wrong.extend(bad.into_iter().map(|bad| format!("env.pins: {bad}"))),
+        let declared = secrets::check_all(self.secrets.clone());
+        match (HostPins::new(&self.pins), declared) {
+            (Ok(pins), Ok(declared)) if wrong.is_empty() => return Ok(self.config(base, pins, declared)),
+            (pins, declared) => {
+                let pins = pins.err().unwrap_or_default();
+                wrong.extend(pins.into_iter().map(|bad| format!("env.pins: {bad}")));
+                wrong.extend(declared.err().unwrap_or_default());
+            }
         }
         Err(wrong)
     }
@@ -405,6 +449,7 @@ impl EnvFile {
             // A body arrives through the browser's protocol in one message, half as large again.
             ("archive_response_bytes_max", self.archive_response_bytes_max, 1, 256 << 20),
             ("archive_trajectory_bytes_max", self.archive_trajectory_bytes_max, 1, 1 << 40),
+            ("archive_bytes_max", self.archive_bytes_max.unwrap_or(1 << 40), 1, 1 << 50),
         ];
         let out = |&(_, value, least, most): &(&str, u64, u64, u64)| !(least..=most).contains(&value);
         let mut wrong: Vec<String> = whole
@@ -412,8 +457,21 @@ impl EnvFile {
             .filter(|row| out(row))
             .map(|(key, value, least, most)| format!("env.{key}: {value}; use {least} to {most}"))
             .collect();
+        let least = self.archive_trajectory_bytes_max;
+        if let Some(most) = self.archive_bytes_max.filter(|most| (1..least).contains(most)) {
+            wrong.push(format!(
+                "env.archive_bytes_max: {most} is less than one trajectory may store; use at least \
+                 env.archive_trajectory_bytes_max ({least})"
+            ));
+        }
         if BlockedPages::parse(&self.blocked_pages).is_none() {
             wrong.push(format!("env.blocked_pages: {:?}; use live, all or never", self.blocked_pages));
+        }
+        if walls_min(&self.walls).is_none() {
+            wrong.push(format!("env.walls: {:?}; use report, namespaces or full", self.walls));
+        }
+        if ![CONTEXT, PROCESS].contains(&self.isolation.as_str()) {
+            wrong.push(format!("env.isolation: {:?}; use context or process", self.isolation));
         }
         for (key, text) in
             [("browser_user", &self.browser_user), ("locale", &self.locale), ("timezone", &self.timezone)]
@@ -427,13 +485,15 @@ impl EnvFile {
         wrong
     }
 
-    fn config(self, base: &Path, pins: HostPins) -> EnvConfig {
+    fn config(self, base: &Path, pins: HostPins, secrets: Vec<DeclaredSecret>) -> EnvConfig {
         let millis = Duration::from_millis;
-        let retry = |timeout_millis| RetryPolicy {
-            first: millis(50),
-            longest: millis(2_000),
-            timeout: millis(timeout_millis),
+        let egress = EgressLimits {
+            connections_max: self.connections_max as usize,
+            header_bytes_max: 64 << 10,
+            deadline: millis(self.navigation_millis),
+            live: self.live.then(|| LiveLimits { bytes_max: self.live_bytes_max, pins: Arc::new(pins) }),
         };
+        let archive = self.archive_limits();
         EnvConfig {
             sessions_max: self.sessions_max,
             browser: BrowserConfig {
@@ -442,6 +502,9 @@ impl EnvFile {
                 fonts: self.browser_fonts.map(|path| base.join(path)),
                 user: self.browser_user,
                 sandbox: self.sandbox,
+                walls_min: walls_min(&self.walls).unwrap_or(WallsLevel::Basic),
+                may_have_network: true,
+                live_processes: self.isolation == PROCESS,
                 contexts_per_browser: self.contexts_per_browser,
                 contexts_ready: self.contexts_ready,
                 trajectories_per_browser: self.trajectories_per_browser,
@@ -457,6 +520,7 @@ impl EnvFile {
                 marks: self.marks,
                 page_errors: false,
                 hooks: Vec::new(),
+                secrets: Arc::default(),
                 deadlines: PageDeadlines {
                     input: millis(self.input_millis),
                     screenshot: millis(self.screenshot_millis),
@@ -481,22 +545,37 @@ impl EnvFile {
                 unparsable_max: self.unparsable_max,
                 drain_grace: millis(self.drain_grace_millis),
             },
-            egress: EgressLimits {
-                connections_max: self.connections_max as usize,
-                header_bytes_max: 64 << 10,
-                deadline: millis(self.navigation_millis),
-                live: self.live.then(|| LiveLimits { bytes_max: self.live_bytes_max, pins: Arc::new(pins) }),
-            },
+            egress,
             sites: SiteLimits {
                 file_bytes_max: self.site_file_bytes_max,
                 cache_bytes_max: self.site_cache_bytes_max,
             },
-            archive: self.archive.then_some(ArchiveLimits {
-                response_bytes_max: self.archive_response_bytes_max,
-                trajectory_bytes_max: self.archive_trajectory_bytes_max,
-            }),
+            archive,
+            secrets,
         }
     }
+
+    fn archive_limits(&self) -> Option<ArchiveLimits> {
+        self.archive.then_some(ArchiveLimits {
+            response_bytes_max: self.archive_response_bytes_max,
+            trajectory_bytes_max: self.archive_trajectory_bytes_max,
+            bytes_max: self.archive_bytes_max,
+        })
+    }
+}
+
+fn retry(timeout_millis: u64) -> RetryPolicy {
+    RetryPolicy {
+        first: Duration::from_millis(50),
+        longest: Duration::from_secs(2),
+        timeout: Duration::from_millis(timeout_millis),
+    }
+}
+
+/// The least level that this value of `env.walls` accepts.
+fn walls_min(text: &str) -> Option<WallsLevel> {
+    let named = WallsLevel::parse(text).filter(|level| *level != WallsLevel::Basic);
+    named.or_else(|| (text == REPORT).then_some(WallsLevel::Basic))
 }
 
 fn joined(base: &Path, folders: &[PathBuf]) -> Vec<PathBuf> {
@@ -527,9 +606,16 @@ mod tests {
             ],
         );
         check(
+            |file| file.archive_bytes_max = Some(1 << 20),
+            &["env.archive_bytes_max: 1048576 is less than one trajectory may store; use at least \
+               env.archive_trajectory_bytes_max (268435456)"],
+        );
+        check(
             |file| file.memory_reserve_bytes = u64::MAX,
             &["env.memory_reserve_bytes: 18446744073709551615; use 0 to 1099511627776"],
         );
+        check(|file| file.isolation = "tab".into(), &["env.isolation: \"tab\"; use context or process"]);
+        check(|file| file.walls = "basic".into(), &["env.walls: \"basic\"; use report, namespaces or full"]);
         check(
             |file| (file.tabs_max, file.navigation_millis, file.locale) = (65, 40_000, String::new()),
             &[

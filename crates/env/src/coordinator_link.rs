@@ -1,24 +1,22 @@
 //! The worker's connection to the coordinator: registration, leases, acknowledgements.
 //!
-//! Every call has a deadline. Calls that change something carry the fencing token and are repeated
-//! with the same bytes until they are answered: the coordinator acknowledges a repetition and never
-//! acts twice.
+//! Every call has a deadline. Calls that change something carry the fencing token and the secret of
+//! the lease, and are repeated with the same bytes until they are answered: the coordinator
+//! acknowledges a repetition and never acts twice.
 
-use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
-use furrow_rollout::{
-    Assignment, EnvWorker, Id, PROTOCOL_VERSION, Run, SCHEMA_VERSION, Trajectory, TrajectoryAncestry,
-};
+use furrow_rollout::{Assignment, EnvWorker, Id, LeaseProof, PROTOCOL_VERSION, Run, SCHEMA_VERSION};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
 use furrow_wire::v1::{
-    EnvWorkerInfo, FinishRequest, HeartbeatRequest, LeaseRef, LeaseRequest, LeaveRequest, PolicyMove,
+    EnvWorkerInfo, FinishRequest, HeartbeatRequest, LeaseRequest, LeaveRequest, PolicyMove,
     RecordStepRequest, RegisterRequest, RenewRequest, ShowFirstRequest, register_request,
 };
 use furrow_wire::{
-    FileContents, MESSAGE_BYTES_MAX, RefusalKind, WireError, assignment_from, digest, refusal, with_deadline,
+    FileContents, MESSAGE_BYTES_MAX, RefusalKind, WireError, assignment_from, describe_status, digest,
+    lease_ref_into, lease_secret_into, refusal, with_deadline,
 };
 use tonic::transport::Channel;
 use tonic::{Response, Status};
@@ -67,8 +65,8 @@ pub(crate) struct HeartbeatReply {
 /// Why a repeated call has no successful answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// Another worker has the lease of the trajectory.
-    #[error("the fencing token is stale: {0}")]
+    /// The lease of the trajectory is over.
+    #[error("the lease is lost: {0}")]
     Stale(String),
     /// The call is invalid, and a retry would be refused again.
     #[error("the coordinator refused: {0}")]
@@ -144,17 +142,21 @@ impl CoordinatorLink {
     }
 
     /// Renews the leases and returns those that are lost.
-    pub(crate) async fn renew(&self, leases: Vec<(Id<Trajectory>, u64)>) -> Result<RenewReply, Status> {
-        let leases =
-            leases.into_iter().map(|(id, token)| LeaseRef { trajectory_id: id.to_string(), token }).collect();
+    pub(crate) async fn renew(&self, leases: &[LeaseProof]) -> Result<RenewReply, Status> {
+        let leases = leases.iter().map(lease_ref_into).collect();
         let request = RenewRequest { worker_id: self.worker.to_string(), leases };
         let answer = self.call_once(self.client().renew(request)).await?;
         Ok(RenewReply { lost: answer.lost, moves: answer.moves, watched: answer.watched })
     }
 
     /// Shows the first screenshot of a trajectory to observers; a failure changes nothing.
-    pub(crate) async fn show_first(&self, trajectory: Id<Trajectory>, screenshot: Bytes) {
-        let request = ShowFirstRequest { trajectory_id: trajectory.to_string(), screenshot };
+    pub(crate) async fn show_first(&self, proof: &LeaseProof, screenshot: Bytes) {
+        let request = ShowFirstRequest {
+            trajectory_id: proof.trajectory_id.to_string(),
+            token: proof.token,
+            secret: Some(lease_secret_into(&proof.secret)),
+            screenshot,
+        };
         if let Err(status) = self.call_once(self.client().show_first(request)).await {
             tracing::debug!(%status, "observers do not get a first screenshot");
         }
@@ -163,14 +165,14 @@ impl CoordinatorLink {
     /// Returns once the step is durable.
     pub(crate) async fn record_step(
         &self,
-        of: &TrajectoryAncestry,
-        token: u64,
+        proof: &LeaseProof,
         step: u32,
         record: Bytes,
     ) -> Result<(), CallError> {
         let request = RecordStepRequest {
-            trajectory_id: of.trajectory_id.to_string(),
-            token,
+            trajectory_id: proof.trajectory_id.to_string(),
+            token: proof.token,
+            secret: Some(lease_secret_into(&proof.secret)),
             step,
             digest: digest(&record).to_vec().into(),
             record,
@@ -184,15 +186,11 @@ impl CoordinatorLink {
     }
 
     /// Returns once the end is durable.
-    pub(crate) async fn finish(
-        &self,
-        of: &TrajectoryAncestry,
-        token: u64,
-        ending: Bytes,
-    ) -> Result<(), CallError> {
+    pub(crate) async fn finish(&self, proof: &LeaseProof, ending: Bytes) -> Result<(), CallError> {
         let request = FinishRequest {
-            trajectory_id: of.trajectory_id.to_string(),
-            token,
+            trajectory_id: proof.trajectory_id.to_string(),
+            token: proof.token,
+            secret: Some(lease_secret_into(&proof.secret)),
             digest: digest(&ending).to_vec().into(),
             ending,
         };
@@ -246,16 +244,4 @@ impl CoordinatorLink {
     fn registration(&self) -> RegistrationServiceClient<Channel> {
         RegistrationServiceClient::new(self.channel.clone())
     }
-}
-
-/// Describes a status in one sentence: its message, and the messages of the transport errors that
-/// caused it.
-pub(crate) fn describe_status(status: &Status) -> String {
-    let mut text = format!("{:?}: {}", status.code(), status.message());
-    let mut source = status.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -36,12 +36,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::hosts::{AllowList, BlockedHost, HostName, HostPort};
 use crate::live::{self, ConnectFailure, HostPins, LiveHosts, SystemResolver};
+use crate::namespace::LoopbackNetwork;
+use crate::secrets::WorkerSecrets;
 use crate::sites::{SiteServer, text_response};
 
 /// The filter of one browser context. It ends with its owner.
 #[derive(Debug)]
 pub struct EgressFilter {
     address: SocketAddr,
+    network: LoopbackNetwork,
     filter: Arc<FilterState>,
     stop: CancellationToken,
     work: TaskTracker,
@@ -91,23 +94,28 @@ impl EgressFilter {
         of: Option<TrajectoryAncestry>,
         limits: EgressLimits,
     ) -> io::Result<Self> {
-        let egress = Self::open_blocked(sites, limits).await?;
-        egress.allow_task(allow, of);
+        let egress = Self::open_blocked(sites, limits, LoopbackNetwork::Machine).await?;
+        egress.allow_task(allow, of, Arc::default());
         Ok(egress)
     }
 
     /// The same for a context without a task: it blocks everything.
-    pub(crate) async fn open_blocked(sites: Arc<SiteServer>, limits: EgressLimits) -> io::Result<Self> {
-        Self::open_with_resolver(sites, limits, Arc::new(SystemResolver)).await
+    pub(crate) async fn open_blocked(
+        sites: Arc<SiteServer>,
+        limits: EgressLimits,
+        network: LoopbackNetwork,
+    ) -> io::Result<Self> {
+        Self::open_with_resolver(sites, limits, network, Arc::new(SystemResolver)).await
     }
 
     /// The same with another resolver.
     async fn open_with_resolver(
         sites: Arc<SiteServer>,
         limits: EgressLimits,
+        network: LoopbackNetwork,
         resolver: Arc<dyn live::HostResolver>,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let listener = network.listen().await?;
         let in_flight = watch::channel(FlightCount::default()).0;
         let scope = OnceLock::new();
         let blocked = Mutex::default();
@@ -122,6 +130,7 @@ impl EgressFilter {
             Arc::new(FilterState { sites, scope, limits, blocked, silent, in_flight, outside, sent });
         let egress = Self {
             address: listener.local_addr()?,
+            network,
             filter,
             stop: CancellationToken::new(),
             work: TaskTracker::new(),
@@ -137,9 +146,15 @@ impl EgressFilter {
 
     /// Allows the hosts of this task. A filter serves one task in its lifetime: a second call
     /// changes nothing.
-    pub(crate) fn allow_task(&self, allow: AllowList, of: Option<TrajectoryAncestry>) {
+    /// A host that contains a value of `secrets` is reported without it.
+    pub(crate) fn allow_task(
+        &self,
+        allow: AllowList,
+        of: Option<TrajectoryAncestry>,
+        secrets: Arc<WorkerSecrets>,
+    ) {
         // A second call fails here, as documented above.
-        self.filter.scope.set(TaskScope { allow, of }).ok();
+        self.filter.scope.set(TaskScope { allow, of, secrets }).ok();
     }
 
     /// The address of the context's proxy.
@@ -167,7 +182,7 @@ impl EgressFilter {
             .ok()
             .filter(|uri| matches!(self.filter.route_request(&Method::HEAD, uri), Ok(RequestRoute::Site(_))));
         let request = async {
-            let mut stream = TcpStream::connect(self.address).await?;
+            let mut stream = self.network.connect(self.address).await?;
             let Some(uri) = ours else { return Ok(true) };
             let head = format!("HEAD {uri} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
             stream.write_all(head.as_bytes()).await?;
@@ -299,6 +314,7 @@ struct FilterState {
 struct TaskScope {
     allow: AllowList,
     of: Option<TrajectoryAncestry>,
+    secrets: Arc<WorkerSecrets>,
 }
 
 /// Requests of a context between their arrival and the last byte of their answer.
@@ -562,6 +578,7 @@ impl FilterState {
     }
 
     fn refuse(&self, off: BlockedHost) -> Response<Full<Bytes>> {
+        let off = BlockedHost { host: self.scrubbed(off.host), ..off };
         let sentence = format!("This task does not reach {:?}: {}.", off.host, reason_text(off.reason));
         let of = self.scope.get().and_then(|scope| scope.of.as_ref());
         RequestBlocked { of, host: &off.host, reason: off.reason }.emit();
@@ -569,6 +586,14 @@ impl FilterState {
         let mut response = text_response(StatusCode::FORBIDDEN, &sentence);
         response.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
         response
+    }
+
+    /// A text for the log or a report, without values of secrets.
+    fn scrubbed(&self, text: String) -> String {
+        match self.scope.get() {
+            Some(scope) => scope.secrets.scrubber().owned(text),
+            None => text,
+        }
     }
 
     /// The answer for a host that did not take the connection; keeps the reason for the report.
@@ -633,6 +658,8 @@ fn reason_text(reason: BlockReason) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::hosts::tests::SPELLINGS;
     use crate::sites::{FileRoot, SiteLimits, StaticSite};
@@ -873,9 +900,12 @@ mod tests {
         let pins = HostPins::new(&[format!("live.test=127.0.0.1:{port}")]).unwrap();
         let limits = EgressLimits { live: Some(LiveLimits { bytes_max, pins: Arc::new(pins) }), ..LIMITS };
         let sites = SiteServer::open(&[], SiteLimits { file_bytes_max: 1, cache_bytes_max: 1 }).unwrap();
-        let egress = EgressFilter::open_with_resolver(Arc::new(sites), limits, resolver).await.unwrap();
+        let egress =
+            EgressFilter::open_with_resolver(Arc::new(sites), limits, LoopbackNetwork::Machine, resolver)
+                .await
+                .unwrap();
         let allow = AllowList::new("http://live.test/", &["rebound.org".into()]).unwrap();
-        egress.allow_task(allow, None);
+        egress.allow_task(allow, None, Arc::default());
         egress
     }
 

@@ -16,13 +16,10 @@ pub(crate) fn show_first(
     assignment: &Assignment,
     observation: &Observation,
 ) -> impl Future<Output = ()> + use<> {
-    let call = is_wanted.then(|| {
-        let trajectory = assignment.ancestry.trajectory_id.clone();
-        (link.clone(), trajectory, observation.screenshot.bytes.clone())
-    });
+    let call = is_wanted.then(|| (link.clone(), assignment.proof(), observation.screenshot.bytes.clone()));
     async move {
-        if let Some((link, trajectory, screenshot)) = call {
-            link.show_first(trajectory, screenshot).await;
+        if let Some((link, proof, screenshot)) = call {
+            link.show_first(&proof, screenshot).await;
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -13,6 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+
+use crate::secrets::WorkerSecrets;
 
 /// Output of a hook that is kept: enough for the end of a message.
 const OUTPUT_BYTES_MAX: usize = 4 << 10;
@@ -70,6 +73,8 @@ pub(crate) enum HookError {
 #[derive(Debug, Default)]
 pub(crate) struct Hooks {
     by_name: HashMap<String, (HookCommand, Semaphore)>,
+    /// Values that a hook may know and print.
+    secrets: Arc<WorkerSecrets>,
 }
 
 /// Kills a hook with all processes of its group, also when its run is given up.
@@ -85,12 +90,12 @@ impl Drop for HookGroup {
 }
 
 impl Hooks {
-    pub(crate) fn new(commands: &[HookCommand]) -> Self {
+    pub(crate) fn new(commands: &[HookCommand], secrets: Arc<WorkerSecrets>) -> Self {
         let entry = |command: &HookCommand| {
             let turns = Semaphore::new(command.concurrent.max(1) as usize);
             (command.name.clone(), (command.clone(), turns))
         };
-        Self { by_name: commands.iter().map(entry).collect() }
+        Self { by_name: commands.iter().map(entry).collect(), secrets }
     }
 
     /// Runs a hook with these variables in addition, when it is its turn.
@@ -105,12 +110,25 @@ impl Hooks {
         let Ok(Ok(_turn)) = timeout(after, turns.acquire()).await else {
             return Err(HookError::NoTurn { name: name.to_owned(), after });
         };
-        let ended = command.run(variables).await;
+        let ended = self.scrubbed(command.run(variables).await);
         match &ended {
             Ok(HookEnd { exit, output }) => tracing::debug!(hook = name, exit, output, "a hook ended"),
             Err(error) => tracing::warn!(hook = name, %error, "a hook failed"),
         }
         ended
+    }
+}
+
+impl Hooks {
+    fn scrubbed(&self, ended: Result<HookEnd, HookError>) -> Result<HookEnd, HookError> {
+        let scrubber = self.secrets.scrubber();
+        match ended {
+            Ok(HookEnd { exit, output }) => Ok(HookEnd { exit, output: scrubber.owned(output) }),
+            Err(HookError::TimedOut { name, after, output }) => {
+                Err(HookError::TimedOut { name, after, output: scrubber.owned(output) })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -226,7 +244,7 @@ mod tests {
             concurrent: 1,
         };
         change(&mut command);
-        Hooks::new(&[command])
+        Hooks::new(&[command], Arc::default())
     }
 
     /// Whether a process with this argument runs.

@@ -82,7 +82,15 @@ impl AllowList {
     pub fn new(start_url: &str, entries: &[String]) -> Result<Self, BadEntry> {
         let bad = |entry: &str| BadEntry { entry: cut(entry) };
         let start = HostPort::parse_url(start_url).map_err(|_| bad(start_url))?;
-        let mut list = Self { exact: HashSet::from([start.host]), below: Vec::new(), all: false };
+        let mut list = Self::of_hosts(entries)?;
+        list.exact.insert(start.host);
+        Ok(list)
+    }
+
+    /// The hosts of these entries alone.
+    pub(crate) fn of_hosts(entries: &[String]) -> Result<Self, BadEntry> {
+        let bad = |entry: &str| BadEntry { entry: cut(entry) };
+        let mut list = Self { exact: HashSet::new(), below: Vec::new(), all: false };
         for entry in entries {
             match entry.strip_prefix("*.") {
                 None if entry == "*" => list.all = true,

@@ -1,11 +1,11 @@
-//! The leases of this worker: the trajectories leased to it, their tokens, and the channels to
+//! The leases of this worker: the trajectories leased to it, what proves that, and the channels to
 //! their attempts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use furrow_rollout::{Assignment, Id, Trajectory};
+use furrow_rollout::{Assignment, Id, LeaseProof, Trajectory};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ pub(crate) struct LeaseGuard {
 
 #[derive(Debug)]
 struct LeaseEntry {
-    token: u64,
+    proof: LeaseProof,
     lease: Duration,
     lost: CancellationToken,
     policy_address: watch::Sender<String>,
@@ -42,7 +42,7 @@ impl WorkerLeases {
         let (sender, policy_address) = watch::channel(assignment.policy_address.clone());
         let lost = CancellationToken::new();
         let entry = LeaseEntry {
-            token: assignment.token,
+            proof: assignment.proof(),
             lease: Duration::from_millis(assignment.lease_millis),
             lost: lost.clone(),
             policy_address: sender,
@@ -56,9 +56,9 @@ impl WorkerLeases {
         LeaseGuard { leases: self.clone(), trajectory, token: assignment.token, signals, policy_address }
     }
 
-    /// All leases with their tokens, for a renewal.
-    pub(crate) fn all(&self) -> Vec<(Id<Trajectory>, u64)> {
-        self.table().iter().map(|(id, entry)| (id.clone(), entry.token)).collect()
+    /// All leases, for a renewal.
+    pub(crate) fn all(&self) -> Vec<LeaseProof> {
+        self.table().values().map(|entry| entry.proof.clone()).collect()
     }
 
     /// The shortest lease duration.
@@ -68,11 +68,11 @@ impl WorkerLeases {
 
     /// Signals the attempts whose lease is lost. `renewed` are the leases in the renewal request:
     /// leases added since are not affected.
-    pub(crate) fn cancel_lost(&self, lost: &[String], renewed: &[(Id<Trajectory>, u64)]) {
+    pub(crate) fn cancel_lost(&self, lost: &[String], renewed: &[LeaseProof]) {
         let table = self.table();
-        let meant = renewed.iter().filter(|(id, _)| lost.iter().any(|lost| lost == id.as_str()));
-        for (id, token) in meant {
-            if let Some(entry) = table.get(id).filter(|entry| entry.token == *token) {
+        let is_lost = |proof: &&LeaseProof| lost.iter().any(|lost| lost == proof.trajectory_id.as_str());
+        for proof in renewed.iter().filter(is_lost) {
+            if let Some(entry) = table.get(&proof.trajectory_id).filter(|entry| entry.proof == *proof) {
                 entry.lost.cancel();
             }
         }
@@ -101,7 +101,7 @@ impl WorkerLeases {
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
         let mut table = self.leases.table();
-        if table.get(&self.trajectory).is_some_and(|entry| entry.token == self.token) {
+        if table.get(&self.trajectory).is_some_and(|entry| entry.proof.token == self.token) {
             table.remove(&self.trajectory);
         }
     }

@@ -228,7 +228,8 @@ impl LiveHosts {
                 )));
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, host = target.host.as_str(), "a name does not resolve");
+                // Without the name: a page may have put anything into it.
+                tracing::debug!(%error, "a name does not resolve");
                 return Err(refused(BlockReason::Unresolved));
             }
             Ok(Ok(addresses)) => addresses,

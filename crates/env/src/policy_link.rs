@@ -17,8 +17,8 @@ use furrow_wire::v1::{
     Acted, Close, Observe, Opened, Past, SessionRequest, SessionResponse, session_request, session_response,
 };
 use furrow_wire::{
-    Connector, MESSAGE_BYTES_MAX, PeerRole, RefusalKind, SessionOpening, WireError, observation_into,
-    outcome_into, past_into, refusal, reply_from, with_deadline,
+    Connector, MESSAGE_BYTES_MAX, PeerRole, RefusalKind, SessionOpening, WireError, describe_status,
+    observation_into, outcome_into, past_into, refusal, reply_from, with_deadline,
 };
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
@@ -26,7 +26,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::coordinator_link::describe_status;
 use crate::retry::{RetryPauses, RetryPolicy};
 
 /// The channels of a worker, one to each policy worker, shared by all its sessions.

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::attempt::reports_done;
 use crate::environment::{Environment, EnvironmentError, EnvironmentFactory};
 use crate::hosts::AllowList;
+use crate::secrets::refused_address;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordedReply {
@@ -195,7 +196,7 @@ impl ReplayedTrajectory {
             let observed = wait.observe_before_step(environment, at).await;
             let observation = observed.map_err(|error| (format!("step {at}"), error))?;
             tokio::time::sleep(record.pause).await;
-            let done = execute_reply(environment, &record.reply, &allow).await;
+            let done = execute_reply(environment, &record.reply, &allow, &assignment.secrets).await;
             let unrecorded = environment.unrecorded();
             let (outcome, last) = match done {
                 Ok((outcome, last)) => (Some(outcome), last),
@@ -232,6 +233,7 @@ async fn execute_reply(
     environment: &mut dyn Environment,
     reply: &PolicyReply,
     allow: &AllowList,
+    secrets: &[String],
 ) -> Result<(Outcome, ReplayEnd), EnvironmentError> {
     let action = match &reply.action {
         Ok(action) => action,
@@ -240,6 +242,9 @@ async fn execute_reply(
                 .await;
         }
     };
+    if let Some(why) = refused_address(action, secrets) {
+        return settle_and_probe(environment, Outcome::with_detail(OutcomeName::InvalidAction, why)).await;
+    }
     if let Some(off) =
         action.parts().iter().filter_map(Action::address).find_map(|url| allow.check_url(url).err())
     {

@@ -15,7 +15,7 @@ use furrow_telemetry::{
     IdleCause, MemoryEased, MemoryShort, ProcessDrained, ProcessDraining, Role, TimeSource, WorkerAccount,
 };
 use furrow_wire::v1::EnvWorkerInfo;
-use furrow_wire::{Connector, PeerRole, RefusalKind, refusal};
+use furrow_wire::{Code, Connector, PeerRole, RefusalKind, describe_status, refusal};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::attempt::{
     AttemptAssignment, AttemptContext, AttemptOutcome, AttemptSignals, BootingGuard, run_attempt,
 };
-use crate::coordinator_link::{CallError, CoordinatorLink, LeaseReply, RegistrationReply, describe_status};
+use crate::coordinator_link::{CallError, CoordinatorLink, LeaseReply, RegistrationReply};
 use crate::environment::{Capacity, EnvironmentFactory};
 use crate::leases::WorkerLeases;
 use crate::policy_link::{PolicyChannels, PolicyTimeouts};
@@ -341,6 +341,7 @@ impl WorkerLoop {
                     }
                     Err(error) => return error,
                 },
+                Err(status) if status.code() == Code::Unauthenticated => return self.refused(&status),
                 // The pause is one interval at most: a coordinator that is back gives each lease
                 // one term to be renewed in.
                 Err(status) => match pauses.next() {
@@ -351,6 +352,10 @@ impl WorkerLoop {
             self.slots.tick();
             tokio::time::sleep(pause).await;
         }
+    }
+
+    fn refused(&self, status: &tonic::Status) -> WorkerError {
+        WorkerError::Refused { address: self.coordinator.clone(), why: describe_status(status) }
     }
 
     fn coordinator_gone(&self, last: &tonic::Status) -> WorkerError {
@@ -370,7 +375,7 @@ impl WorkerLoop {
         }
         let leases = self.leases.all();
         if !leases.is_empty() {
-            let renewed = link.renew(leases.clone()).await?;
+            let renewed = link.renew(&leases).await?;
             self.context.watched.store(renewed.watched, Ordering::Relaxed);
             self.leases.cancel_lost(&renewed.lost, &leases);
             renewed

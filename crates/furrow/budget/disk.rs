@@ -28,7 +28,7 @@ pub(super) fn sums(
     let Some(data) = data_set(job, sessions) else { return vec![first] };
     let mut terms = first.terms.clone();
     terms.extend(data);
-    let remedy = "free disk space, use a larger disk, or lower tasks.groups; below records.disk_reserve_bytes of free disk no trajectory starts";
+    let remedy = "free disk space, use a larger disk, lower tasks.groups, or set records.retention_bytes and env.archive_bytes_max; below records.disk_reserve_bytes of free disk no trajectory starts";
     let whole = ResourceDemand { what: "disk to the end", terms, remedy: remedy.into(), ..first.clone() };
     vec![first, whole]
 }
@@ -64,18 +64,26 @@ fn peak_terms(job: &Job, sessions: &SessionSizes, is_cuda: bool, has_checkpoint:
     terms
 }
 
-/// What all trajectories of the job take; `None` if the job does not limit their number.
+/// What all trajectories of the job take, or what is kept of them; `None` if the job limits
+/// neither.
 fn data_set(job: &Job, sessions: &SessionSizes) -> Option<Vec<DemandTerm>> {
-    let groups = job.tasks.groups?;
     let size = u64::from(job.tasks.group_size);
     let steps = sessions.workload.steps_mean().ceil() as u64;
-    let trajectories = groups.saturating_mul(size);
-    let steps_how = format!("{groups} groups x {size} x {steps} steps x {} kB", sessions.step_bytes / 1000);
-    let bytes = trajectories.saturating_mul(steps).saturating_mul(sessions.step_bytes);
-    let mut terms = vec![DemandTerm::new("the data set", bytes, steps_how)];
+    let trajectories = job.tasks.groups.map(|groups| groups.saturating_mul(size));
+    let rows = trajectories.zip(job.tasks.groups).map(|(trajectories, groups)| {
+        let how = format!("{groups} groups x {size} x {steps} steps x {} kB", sessions.step_bytes / 1000);
+        (trajectories.saturating_mul(steps).saturating_mul(sessions.step_bytes), how)
+    });
+    let kept = job.records.retention.bytes.map(|most| (most, "records.retention_bytes".to_owned()));
+    let (bytes, how) = rows.into_iter().chain(kept).min_by_key(|(bytes, _)| *bytes)?;
+    let mut terms = vec![DemandTerm::new("the data set", bytes, how)];
     if let Some(archive) = &job.env.archive {
-        let bytes = trajectories.saturating_mul(archive.trajectory_bytes_max);
-        terms.push(DemandTerm::new("the archive, at most", bytes, "env.archive_trajectory_bytes_max each"));
+        let each = archive.trajectory_bytes_max;
+        let whole =
+            trajectories.map(|count| (count.saturating_mul(each), "env.archive_trajectory_bytes_max each"));
+        let kept = archive.bytes_max.map(|most| (most, "env.archive_bytes_max"));
+        let (bytes, how) = whole.into_iter().chain(kept).min_by_key(|(bytes, _)| *bytes)?;
+        terms.push(DemandTerm::new("the archive, at most", bytes, how));
     }
     Some(terms)
 }

@@ -10,6 +10,7 @@ use furrow_wire::with_deadline;
 use serde_json::json;
 
 use super::publish::{CALL_TIMEOUT, CoordinatorCaller};
+use crate::peers::IdentityArgs;
 use crate::{CommandFailure, launch, output};
 
 #[derive(Debug, Args)]
@@ -23,6 +24,8 @@ pub(crate) struct DiscardedArgs {
     /// Address of the coordinator, host:port, instead of --run
     #[arg(long, conflicts_with = "run")]
     coordinator: Option<String>,
+    #[command(flatten)]
+    identity: IdentityArgs,
     /// Number of this reader, from 0, if several readers share the run; the coordinator adds up
     /// their counts
     #[arg(long, default_value_t = 0)]
@@ -41,7 +44,7 @@ pub(crate) struct DiscardedArgs {
 pub(crate) fn run(args: &DiscardedArgs) -> Result<(), CommandFailure> {
     let DiscardedArgs { trajectories, rank, world, .. } = *args;
     let request = ReportDiscardedRequest { trajectories, rank, world };
-    let farm = CoordinatorCaller { run: args.run.clone(), coordinator: args.coordinator.clone() };
+    let farm = CoordinatorCaller::new(args.run.clone(), args.coordinator.clone(), &args.identity)?;
     let deadline = Instant::now() + Duration::from_secs(args.deadline);
     let response = farm.call(deadline, async |mut client| {
         Ok(with_deadline(CALL_TIMEOUT, client.report_discarded(request)).await?.into_inner())

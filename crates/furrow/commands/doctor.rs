@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use furrow_env::{ChromiumPool, EnvFile, SiteServer};
+use furrow_env::{BrowserWalls, ChromiumPool, EnvFile, SiteServer};
 use serde::Serialize;
 
 use crate::launch::JobArgs;
@@ -70,10 +70,10 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), CommandFailure> {
     if let Some(run) = &args.run {
         return run::check(run, args.repair, args.json);
     }
-    let BrowserFindings { browser, limits, missing_scripts } = browser(args)?;
+    let BrowserFindings { browser, walls, limits, missing_scripts } = browser(args)?;
     let fonts = fonts(args, &missing_scripts);
     let findings =
-        vec![browser, limits, setpriv(), shared_memory(), fonts, memory(), temporary_folder(), gpu()];
+        vec![browser, walls, limits, setpriv(), shared_memory(), fonts, memory(), temporary_folder(), gpu()];
     if args.json {
         output::json(&findings)?;
     } else {
@@ -106,6 +106,7 @@ fn gpu() -> DoctorFinding {
 /// What a start of the browser shows.
 struct BrowserFindings {
     browser: DoctorFinding,
+    walls: DoctorFinding,
     limits: DoctorFinding,
     /// Scripts that its fonts lack; empty where it did not start.
     missing_scripts: Vec<&'static str>,
@@ -134,6 +135,7 @@ fn browser(args: &DoctorArgs) -> Result<BrowserFindings, CommandFailure> {
         "on Debian: apt-get install chromium-headless-shell; in a container allow user namespaces for its sandbox",
     );
     let footprint = started.as_ref().ok().and_then(|health| health.memory_bytes);
+    let walls = walls(started.as_ref().ok().map(|health| &health.walls));
     let missing_scripts = started.as_ref().map(|health| health.missing_scripts.clone()).unwrap_or_default();
     let browser = match started {
         Ok(health) => DoctorFinding {
@@ -151,7 +153,26 @@ fn browser(args: &DoctorArgs) -> Result<BrowserFindings, CommandFailure> {
             DoctorFinding { what: "browser", fit: false, found: crate::chain(&error.into()), remedy }
         }
     };
-    Ok(BrowserFindings { browser, limits: limits(footprint, most), missing_scripts })
+    Ok(BrowserFindings { browser, walls, limits: limits(footprint, most), missing_scripts })
+}
+
+/// How far browsers are shut off from the machine, and what would raise the level. A farm runs at
+/// every level unless its job asks for more (`env.walls`).
+fn walls(walls: Option<&BrowserWalls>) -> DoctorFinding {
+    let found = match walls {
+        None => "unknown: no browser started".to_owned(),
+        Some(walls) => {
+            let level = format!("level {:?}", walls.level.as_str());
+            let missing = walls.missing.iter().map(|wall| format!("; for more: {wall}"));
+            missing.fold(level, |text, wall| text + &wall)
+        }
+    };
+    DoctorFinding {
+        what: "browser walls",
+        fit: walls.is_some(),
+        found,
+        remedy: Some("fix the browser first"),
+    }
 }
 
 fn limits(footprint: Option<u64>, most: u64) -> DoctorFinding {

@@ -68,12 +68,16 @@ impl ExportArgs {
         let Some(id) = id.ok().filter(|_| problems.is_empty()) else {
             return Err(CommandFailure::Input(problems));
         };
-        let found = DataSet::open(&self.run)?.find(std::slice::from_ref(&id))?.pop();
-        found.ok_or_else(|| {
-            let text = format!("{id}: {} holds no trajectory with this id", self.run.display());
-            CommandFailure::Input(vec![text])
-        })
+        let set = DataSet::open(&self.run)?;
+        let found = set.find(std::slice::from_ref(&id))?.pop();
+        found.ok_or_else(|| CommandFailure::Input(vec![no_trajectory(id.as_str(), &self.run, &set)]))
     }
+}
+
+/// Why there is no trajectory of this id.
+pub(super) fn no_trajectory(id: &str, run: &Path, set: &DataSet) -> String {
+    let expired = if set.snapshot().has_expired() { ", whose oldest rows have expired" } else { "" };
+    format!("{id}: {} holds no trajectory with this id{expired}", run.display())
 }
 
 fn write(

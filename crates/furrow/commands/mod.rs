@@ -6,6 +6,7 @@ pub(crate) mod checkpoint;
 pub(crate) mod discarded;
 pub(crate) mod doctor;
 pub(crate) mod export;
+pub(crate) mod identity;
 pub(crate) mod init;
 pub(crate) mod model;
 pub(crate) mod plan;

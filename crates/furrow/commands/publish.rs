@@ -2,6 +2,7 @@
 //! until its policy workers run it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use clap::Args;
@@ -10,11 +11,12 @@ use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::{
     Directory, PublishRequest, PublishResponse, WeightsLink, WeightsRequest, WeightsResponse, publish_request,
 };
-use furrow_wire::{Connector, PeerRole, RefusalKind, TcpConnector, refusal, with_deadline};
+use furrow_wire::{Connector, PeerRole, RefusalKind, describe_status, refusal, with_deadline};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
 
+use crate::peers::{self, IdentityArgs};
 use crate::run_dir;
 use crate::{CommandFailure, output};
 use furrow_model::checkpoint::chain;
@@ -32,6 +34,8 @@ pub(crate) struct PublishArgs {
     /// Address of the coordinator, host:port, instead of --run
     #[arg(long, conflicts_with = "run")]
     coordinator: Option<String>,
+    #[command(flatten)]
+    identity: IdentityArgs,
     /// Policy version that an adapter is added to; a delta names its own; 0: the checkpoint that
     /// the job names [default: 0]
     #[arg(long, value_name = "VERSION")]
@@ -70,7 +74,7 @@ pub(crate) fn run(args: &PublishArgs) -> Result<(), CommandFailure> {
 async fn publish(args: &PublishArgs, request: PublishRequest) -> Result<(), CommandFailure> {
     let began = Instant::now();
     let deadline = began + Duration::from_secs(args.deadline.max(10));
-    let farm = CoordinatorCaller { run: args.run.clone(), coordinator: args.coordinator.clone() };
+    let farm = CoordinatorCaller::new(args.run.clone(), args.coordinator.clone(), &args.identity)?;
     let PublishResponse { version, repeated } = farm
         .call(deadline, async |mut client| {
             Ok(with_deadline(CALL_TIMEOUT, client.publish(request.clone())).await?.into_inner())
@@ -84,7 +88,7 @@ async fn publish(args: &PublishArgs, request: PublishRequest) -> Result<(), Comm
             })
             .await?;
         let moved = !standing.workers.is_empty() && standing.workers.iter().all(|worker| worker.moved);
-        if moved || standing.state == "refused" || began.elapsed().as_secs() >= args.deadline {
+        if moved || is_over(&standing) || began.elapsed().as_secs() >= args.deadline {
             break standing;
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -93,14 +97,33 @@ async fn publish(args: &PublishArgs, request: PublishRequest) -> Result<(), Comm
     conclude(args, &standing)
 }
 
+/// Whether no policy worker will run the version any more.
+fn is_over(standing: &WeightsResponse) -> bool {
+    matches!(standing.state.as_str(), "refused" | "withdrawn")
+}
+
 /// How to find the coordinator. The address is read before each call, because a restarted
 /// coordinator may listen elsewhere.
 pub(super) struct CoordinatorCaller {
-    pub(super) run: Option<PathBuf>,
-    pub(super) coordinator: Option<String>,
+    run: Option<PathBuf>,
+    coordinator: Option<String>,
+    connect: Arc<dyn Connector>,
 }
 
 impl CoordinatorCaller {
+    pub(super) fn new(
+        run: Option<PathBuf>,
+        coordinator: Option<String>,
+        identity: &IdentityArgs,
+    ) -> Result<Self, CommandFailure> {
+        if let Some(run) = &run {
+            // A directory without a run is named as such, not as one without an identity.
+            run_dir::address(run)?;
+        }
+        let identity = identity.client(run.as_deref())?;
+        Ok(Self { run, coordinator, connect: peers::connector(identity) })
+    }
+
     fn address(&self) -> Result<String, CommandFailure> {
         match (&self.coordinator, &self.run) {
             (Some(address), _) => Ok(address.clone()),
@@ -120,7 +143,7 @@ impl CoordinatorCaller {
     ) -> Result<T, CommandFailure> {
         loop {
             let address = self.address()?;
-            let channel = TcpConnector::default().channel(PeerRole::Coordinator, &address).map_err(|_| {
+            let channel = self.connect.channel(PeerRole::Coordinator, &address).map_err(|_| {
                 CommandFailure::Input(vec![format!(
                     "--coordinator: {address:?} is not an address; use host:port"
                 )])
@@ -132,7 +155,7 @@ impl CoordinatorCaller {
             match refusal(&status) {
                 RefusalKind::Retry if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
                 RefusalKind::Retry => {
-                    let message = status.message();
+                    let message = describe_status(&status);
                     return Err(
                         anyhow::anyhow!("the coordinator at {address} does not answer: {message}").into()
                     );
@@ -253,8 +276,9 @@ fn print_result(
 /// Fails unless every worker runs the version or the caller did not wait.
 fn conclude(args: &PublishArgs, standing: &WeightsResponse) -> Result<(), CommandFailure> {
     let version = standing.version;
-    if standing.state == "refused" {
-        return Err(anyhow::anyhow!("version {version} was refused: {}", standing.reason).into());
+    if is_over(standing) {
+        let WeightsResponse { state, reason, .. } = standing;
+        return Err(anyhow::anyhow!("version {version} was {state}: {reason}").into());
     }
     if args.deadline == 0 {
         return Ok(());

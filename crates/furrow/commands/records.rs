@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use furrow_analysis::{DataSetSummary, RewardLine, ShardGap, inspect, kept};
-use furrow_records::{LogprobGap, RuleBreach, VerifyCounts, VerifyReport, verify};
+use furrow_records::{ExpiredCounts, LogprobGap, RuleBreach, VerifyCounts, VerifyReport, verify};
 
 use super::export::{self, ExportArgs};
 use crate::{CommandFailure, output};
@@ -117,6 +117,11 @@ fn print(summary: &DataSetSummary) {
         ]
     });
     output::table(&["table", "files", "rows", "size"], &tables.collect::<Vec<_>>());
+    let expired = summary.tables.iter().filter(|table| table.expired > 0);
+    let expired: Vec<String> = expired.map(|table| format!("{} {}", table.expired, table.table)).collect();
+    if !expired.is_empty() {
+        output::line(format!("\nrows of this data set have expired: {}", expired.join(", ")));
+    }
     let shares = summary.timing.iter().filter(|line| line.micros > 0);
     let shares: Vec<String> =
         shares.map(|line| format!("{} {}", line.cause, output::percent(Some(line.share)))).collect();
@@ -164,7 +169,23 @@ fn print_report(report: &VerifyReport) {
     for warning in &report.warnings {
         output::line(format!("warning: {}: {}", warning.about, warning.what));
     }
+    report.expired.iter().for_each(|expired| output::line(expired_sentence(expired)));
     output::line(checked(&report.counts, report.breaches_total));
+}
+
+/// What is missing and no breach.
+fn expired_sentence(expired: &ExpiredCounts) -> String {
+    let ExpiredCounts { trajectories, steps, groups_cut, failed_steps_left, scores_left } = expired;
+    let mut text = format!("rows of this data set have expired: {trajectories} trajectories, {steps} steps");
+    let left = [
+        (groups_cut, "groups lack trajectories"),
+        (failed_steps_left, "steps of failed trajectories have no trajectory"),
+        (scores_left, "later scores have no trajectory"),
+    ];
+    for (count, what) in left.into_iter().filter(|(count, _)| **count > 0) {
+        text.push_str(&format!("; {count} {what}"));
+    }
+    text
 }
 
 /// What was checked, in a sentence. A policy without tokens has no prompts to rebuild, and the
@@ -201,6 +222,16 @@ fn location(breach: &RuleBreach) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_verification_says_what_expired_and_what_that_left() {
+        let expired = ExpiredCounts { trajectories: 4, steps: 40, ..ExpiredCounts::default() };
+        let text = "rows of this data set have expired: 4 trajectories, 40 steps";
+        assert_eq!(expired_sentence(&expired), text);
+        let expired = ExpiredCounts { groups_cut: 1, scores_left: 2, ..expired };
+        let left = "; 1 groups lack trajectories; 2 later scores have no trajectory";
+        assert_eq!(expired_sentence(&expired), format!("{text}{left}"));
+    }
 
     #[test]
     fn a_verification_says_what_it_did_not_find_to_check() {

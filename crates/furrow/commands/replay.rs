@@ -11,11 +11,15 @@ use furrow_env::{
 };
 use furrow_policy::{ModelPolicy, Policy};
 use furrow_records::{DataSet, FoundTrajectory, LogprobGap};
-use furrow_rollout::{Assignment, Id, StepRecord, Task, TaskChecks, TaskFiles, TimeCause, Trajectory};
+use furrow_rollout::{
+    Assignment, Id, LEASE_SECRET_BYTES, LeaseSecret, StepRecord, Task, TaskChecks, TaskFiles, TimeCause,
+    Trajectory,
+};
 use furrow_tasks::TaskSet;
 use futures::StreamExt;
 use serde_json::json;
 
+use super::export::no_trajectory;
 use crate::job::Job;
 use crate::launch;
 use crate::replay::{PictureTolerance, RecordedPages, ReplayDifference, ReplayResult, compare, page_queries};
@@ -105,7 +109,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CommandFailure> {
             let stages = inputs.environments(from).await?;
             let acting = found
                 .into_iter()
-                .map(|found| replay_one(stages.clone(), from, inputs.files(&found.0.task), found, args));
+                .map(|found| replay_one(stages.clone(), from, inputs.given(&found.0.task), found, args));
             replayed.extend(futures::stream::iter(acting).buffered(at_once).collect::<Vec<_>>().await);
             stages.close().await;
         }
@@ -206,6 +210,12 @@ struct ReplayInputs {
     archive: PathBuf,
 }
 
+/// What a task's line gives its trajectories, which records do not hold.
+struct GivenToTask {
+    files: TaskFiles,
+    secrets: Vec<String>,
+}
+
 impl ReplayInputs {
     fn read(args: &ReplayArgs) -> Result<Self, CommandFailure> {
         let path = args.job.clone().unwrap_or_else(|| args.run.join("job.toml"));
@@ -224,12 +234,26 @@ impl ReplayInputs {
         !sets.flat_map(TaskSet::sites).any(|site| site.host == host)
     }
 
+    /// What the task files give a task now.
+    fn given(&self, task: &Task) -> GivenToTask {
+        GivenToTask { files: self.files(task), secrets: self.secrets(task) }
+    }
+
     /// The files that a task's pages may take and give, as the task files have them now. A file
     /// that changed since the recording shows in the pages.
     fn files(&self, task: &Task) -> TaskFiles {
         let sets = self.sets.iter().flat_map(|(set, eval)| [Some(set), eval.as_ref()]).flatten();
         let spec = sets.filter_map(|set| set.find(&task.suite, &task.task_id)).next();
         spec.map(|spec| spec.files.clone()).unwrap_or_default()
+    }
+
+    /// Names of the secrets that a task may use, as the task files have them now. An archive fills
+    /// in placeholders: any that the job declares.
+    fn secrets(&self, task: &Task) -> Vec<String> {
+        let Some((set, eval)) = &self.sets else { return self.job.tasks.secrets.clone() };
+        let sets = [Some(set), eval.as_ref()].into_iter().flatten();
+        let spec = sets.filter_map(|set| set.find(&task.suite, &task.task_id)).next();
+        spec.map(|spec| spec.secrets.clone()).unwrap_or_default()
     }
 
     /// Requires every archive: a replay from the live web would be a different visit.
@@ -239,7 +263,7 @@ impl ReplayInputs {
             .filter(|id| !TrajectoryArchive::exists(&self.archive, id))
             .map(|id| {
                 let folder = self.archive.display();
-                format!("{id}: {folder} holds no archive of this trajectory; record the next run with env.archive = true")
+                format!("{id}: {folder} holds no archive of this trajectory; record the next run with env.archive = true, and a larger env.archive_bytes_max if that removed it")
             })
             .collect();
         if missing.is_empty() { Ok(()) } else { Err(CommandFailure::Input(missing)) }
@@ -277,29 +301,29 @@ fn find(set: &DataSet, args: &ReplayArgs) -> Result<Vec<FoundTrajectory>, Comman
         .map_err(|bad| CommandFailure::Input(vec![bad.to_string()]))?;
     let found = set.find(&ids)?;
     let is_there = |id: &Id<Trajectory>| found.iter().any(|(record, _)| record.ancestry.trajectory_id == *id);
-    let missing: Vec<String> = ids
-        .iter()
-        .filter(|id| !is_there(id))
-        .map(|id| format!("{id}: {} holds no trajectory with this id", args.run.display()))
-        .collect();
+    let missing: Vec<String> =
+        ids.iter().filter(|id| !is_there(id)).map(|id| no_trajectory(id.as_str(), &args.run, set)).collect();
     if missing.is_empty() { Ok(found) } else { Err(CommandFailure::Input(missing)) }
 }
 
 async fn replay_one(
     stages: Arc<dyn EnvironmentFactory>,
     from: ReplaySource,
-    files: TaskFiles,
+    GivenToTask { files, secrets }: GivenToTask,
     (record, steps): &FoundTrajectory,
     args: &ReplayArgs,
 ) -> ReplayResult {
     let assignment = Assignment {
         ancestry: record.ancestry.clone(),
         token: record.token,
+        // The run keeps no secret, and no coordinator asks for it.
+        secret: LeaseSecret::new([0; LEASE_SECRET_BYTES]),
         lease_millis: 60_000,
         task: record.task.clone(),
         files,
         // An archive holds no back end; what its scorer found there is in the record.
         checks: TaskChecks { reset: None, queries: page_queries(record) },
+        secrets,
         session: record.session.clone(),
         policy_address: String::new(),
     };

@@ -243,8 +243,15 @@ fn mean(estimate: Option<&Estimate>) -> String {
 fn notes(evaluation: &EvaluationReport) -> Vec<String> {
     let mut notes = Vec::new();
     let policy = &evaluation.policy;
+    if evaluation.expired > 0 {
+        notes.push(format!(
+            "rows of this data set have expired: {} trajectories are in no rate",
+            evaluation.expired
+        ));
+    }
     if policy.kinds.is_empty() {
-        return vec![format!("no trajectory is selected; manifest commit {}", evaluation.version)];
+        notes.push(format!("no trajectory is selected; manifest commit {}", evaluation.version));
+        return notes;
     }
     let kinds: Vec<&str> = policy.kinds.iter().map(String::as_str).collect();
     let versions = match policy.versions {

@@ -1,12 +1,12 @@
 //! One role alone, for farms of several processes or machines. All of them take the same job file.
 
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use clap::Args;
 use furrow_coordinator::core::JobOutcome;
-use furrow_policy::WorkerListeners;
+use furrow_policy::{PolicyConfig, WorkerListeners};
 use furrow_telemetry::Role;
-use furrow_wire::TcpConnector;
+use furrow_wire::PeerRole;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -14,6 +14,7 @@ use crate::budget::{self, LocalRoles};
 use crate::commands::run::{BeginArgs, check_any_scored, check_undamaged, with_remedy};
 use crate::commands::serve_only::{self, ServeOnlyArgs};
 use crate::launch::{self, JobArgs, JobLaunch, SignalledWork, SimulatedBrowserArgs};
+use crate::peers::{self, IdentityArgs, OutsideArgs, WorkerIdentity};
 use crate::run_dir::{self, RunStart};
 use crate::{CommandFailure, output};
 
@@ -26,6 +27,8 @@ pub(crate) struct CoordinatorArgs {
     /// Address to listen on for workers, host:port; port 0 takes a free port
     #[arg(long, default_value = "127.0.0.1:7370")]
     listen: String,
+    #[command(flatten)]
+    identity: OutsideArgs,
 }
 
 #[derive(Debug, Args)]
@@ -41,6 +44,8 @@ pub(crate) struct WorkerArgs {
     id: Option<String>,
     #[command(flatten)]
     simulated: SimulatedBrowserArgs,
+    #[command(flatten)]
+    identity: IdentityArgs,
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +64,8 @@ pub(crate) struct PolicyArgs {
     /// Address to listen on, host:port, instead of the job's policy.listen
     #[arg(long)]
     listen: Option<String>,
+    #[command(flatten)]
+    identity: IdentityArgs,
 }
 
 /// Runs a coordinator until its job is over or a signal stops it.
@@ -73,14 +80,15 @@ pub(crate) fn coordinator(args: &CoordinatorArgs) -> Result<(), CommandFailure> 
             launch.check_same_job()?;
         }
         let lock = run_dir::prepare(&dir, begin, &launch.job.resolved)?;
-        run_dir::write_address(&dir, &listener.local_addr()?.to_string())?;
+        let identity = args.identity.coordinator(&dir, &launch.job.run_name)?;
+        run_dir::write_address(&dir, &local_address(listener.local_addr()?).to_string())?;
         launch::logs(&dir, Role::Coordinator, &telemetry)?;
         output::line(format!("coordinator of {} listens on {}", launch.job.run_name, listener.local_addr()?));
         let stop = launch::stop_on_signal(SignalledWork::Run)?;
         let over = CancellationToken::new();
         let name = launch::process_name("coordinator");
         let metrics = launch::metrics(&launch.job, Role::Coordinator, &name, over.clone())?;
-        let job = launch.coordinator(begin == RunStart::Resume, lock)?;
+        let job = launch.coordinator(begin == RunStart::Resume, lock, identity)?;
         let summary = furrow_coordinator::run(job, furrow_wire::accept(listener), stop).await;
         over.cancel();
         metrics.await?;
@@ -102,15 +110,16 @@ pub(crate) fn env(args: &WorkerArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(&args.job)?;
     launch::runtime()?.block_on(async {
         launch::logs(&launch.job.run_dir, Role::Env, &launch.job.telemetry)?;
-        let name = launch::worker_name(args.id.as_deref(), "env")?;
         let stop = launch::stop_on_signal(SignalledWork::Run)?;
+        let run_dir = &launch.job.run_dir;
+        let identity = args.identity.worker(run_dir, PeerRole::Env, args.id.as_deref(), &stop).await?;
+        let Some(WorkerIdentity { name, identity }) = identity else { return Ok(()) };
         let stages = launch.environments(&args.simulated).await?;
         let config = launch.job.env.worker.clone();
         let over = CancellationToken::new();
         let metrics = launch::metrics(&launch.job, Role::Env, name.as_str(), over.clone())?;
         let acted =
-            furrow_env::run(config, name, stages, Arc::new(TcpConnector::default()), &args.coordinator, stop)
-                .await;
+            furrow_env::run(config, name, stages, peers::connector(identity), &args.coordinator, stop).await;
         over.cancel();
         metrics.await?;
         let summary = acted?;
@@ -129,19 +138,29 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<(), CommandFailure> {
     }
     let launch = JobLaunch::read(&args.job)?.with_policy_key()?;
     budget::check(&launch, LocalRoles::Policy)?;
-    launch::runtime()?.block_on(async {
+    launch::run_loading(async {
         launch::logs(&launch.job.run_dir, Role::Policy, &launch.job.telemetry)?;
         let config = launch.job.policy.clone();
         let listener = match &args.listen {
             Some(listen) => bind(listen, "--listen").await?,
             None => bind(&config.listen, "policy.listen").await?,
         };
+        if args.coordinator.is_some() {
+            check_advertised(listener.local_addr()?, &config)?;
+        }
         output::line(format!("policy worker listens on {}", listener.local_addr()?));
-        let listening = WorkerListeners { sessions: listener, chats: launch::chats(&config).await?, link: None };
-        let name = launch::worker_name(args.id.as_deref(), "policy")?;
+        let chats = launch::chats(&config).await?;
         let stop = launch::stop_on_signal(SignalledWork::Run)?;
+        if args.coordinator.is_none() && args.identity.named().is_none() {
+            // No coordinator will: the worker is alone.
+            peers::authority(&launch.job.run_dir, &launch.job.run_name)?;
+        }
+        let run_dir = &launch.job.run_dir;
+        let identity = args.identity.worker(run_dir, PeerRole::Policy, args.id.as_deref(), &stop).await?;
+        let Some(WorkerIdentity { name, identity }) = identity else { return Ok(()) };
+        let listening = WorkerListeners { sessions: listener, chats, link: Some(identity.clone()) };
         let grace = launch.job.env.worker.drain_grace;
-        let connect = Arc::new(TcpConnector::default());
+        let connect = peers::connector(identity);
         let over = CancellationToken::new();
         let metrics = launch::metrics(&launch.job, Role::Policy, name.as_str(), over.clone())?;
         let served =
@@ -166,4 +185,25 @@ async fn bind(address: &str, key: &str) -> Result<TcpListener, CommandFailure> {
             "{key}: cannot listen on {address} ({why}); use another port, or 0 for a free one"
         )])
     })
+}
+
+/// Refuses to register under an address that leads every environment worker to itself.
+fn check_advertised(listens_on: SocketAddr, config: &PolicyConfig) -> Result<(), CommandFailure> {
+    if config.advertise.is_some() || !listens_on.ip().is_unspecified() {
+        return Ok(());
+    }
+    Err(CommandFailure::Input(vec![format!(
+        "policy.advertise: not set, and the worker listens on {listens_on}, which is no address to connect to; set it \
+         to the host:port at which environment workers reach this machine"
+    )]))
+}
+
+/// The address for clients of this machine: a wildcard is none.
+fn local_address(listens_on: SocketAddr) -> SocketAddr {
+    let ip = match listens_on.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listens_on.port())
 }

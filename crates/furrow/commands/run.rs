@@ -13,7 +13,7 @@ use furrow_policy::{ChatEndpoint, WorkerListeners};
 use furrow_telemetry::Role;
 use furrow_wire::v1::ProgressRequest;
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
-use furrow_wire::{Connector, PeerRole, TcpConnector, with_deadline};
+use furrow_wire::{Connector, PeerRole, with_deadline};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,7 @@ use crate::budget::{self, LocalRoles};
 use crate::commands::view;
 use crate::job::Job;
 use crate::launch::{self, JobArgs, JobLaunch, SignalledWork, SimulatedBrowserArgs};
+use crate::peers;
 use crate::preflight::{self, PreflightScope};
 use crate::progress::{self, ProgressDisplay};
 use crate::run_dir::{self, RunStart};
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), CommandFailure> {
     }
     budget::check(&launch, LocalRoles::All)?;
     let dir = launch.job.run_dir.clone();
-    launch::runtime()?.block_on(async {
+    launch::run_loading(async {
         // Open browsers and the address of chats first: if they fail, no half-made run directory is
         // left.
         let stages = launch.environments(&args.simulated).await?;
@@ -122,20 +123,24 @@ async fn farm(
     let metrics = launch::metrics(&launch.job, Role::Run, &launch::process_name("run"), silent.clone())?;
     let looking = serve_dashboard(&launch.job, over.clone()).await?;
     let run_dir = launch.job.run_dir.clone();
-    let connect: Arc<dyn Connector> = Arc::new(TcpConnector::default());
+    let authority = peers::authority(&run_dir, &launch.job.run_name)?;
+    let coordinator_identity = peers::issue(&authority, PeerRole::Coordinator, "coordinator")?;
+    let policy_identity = peers::issue(&authority, PeerRole::Policy, "policy-0")?;
+    let env_identity = peers::issue(&authority, PeerRole::Env, "env-0")?;
+    let observer = peers::connector(peers::issue(&authority, PeerRole::Observer, "run")?);
     let env_config = launch.job.env.worker.clone();
     let policy_config = launch.job.policy.clone();
     let grace = env_config.drain_grace;
-    let job = launch.coordinator(begin == RunStart::Resume, lock)?;
+    let job = launch.coordinator(begin == RunStart::Resume, lock, coordinator_identity)?;
 
     let policy_stop = CancellationToken::new();
     let coordinating = furrow_coordinator::run(job, furrow_wire::accept(coordinator), stop.clone());
-    let listening = WorkerListeners { sessions: policy, chats, link: None };
+    let listening = WorkerListeners { sessions: policy, chats, link: Some(policy_identity.clone()) };
     let policing = furrow_policy::run(
         policy_config,
         launch::worker_name(Some("policy-0"), "policy")?,
         listening,
-        connect.clone(),
+        peers::connector(policy_identity),
         Some(address.clone()),
         grace,
         policy_stop.clone(),
@@ -151,7 +156,9 @@ async fn farm(
     };
     let name = launch::worker_name(Some("env-0"), "env")?;
     let acting = async {
-        let acted = furrow_env::run(env_config, name, stages, connect, &address, stop.clone()).await;
+        let acted =
+            furrow_env::run(env_config, name, stages, peers::connector(env_identity), &address, stop.clone())
+                .await;
         // Sessions end before the policy they use; without browsers nothing is left to coordinate.
         policy_stop.cancel();
         stop.cancel();
@@ -164,7 +171,7 @@ async fn farm(
         summary
     };
     let (summary, acted, policed, watched) =
-        tokio::join!(coordinated, acting, policing, watch(&address, over.clone(), as_json));
+        tokio::join!(coordinated, acting, policing, watch(&*observer, &address, over.clone(), as_json));
     silent.cancel();
     metrics.await?;
     if let Some(looking) = looking {
@@ -192,9 +199,13 @@ async fn serve_dashboard(
 }
 
 /// Shows progress until the run is over.
-async fn watch(address: &str, over: CancellationToken, as_json: bool) -> Result<(), CommandFailure> {
-    let mut client =
-        CoordinatorServiceClient::new(TcpConnector::default().channel(PeerRole::Coordinator, address)?);
+async fn watch(
+    connect: &dyn Connector,
+    address: &str,
+    over: CancellationToken,
+    as_json: bool,
+) -> Result<(), CommandFailure> {
+    let mut client = CoordinatorServiceClient::new(connect.channel(PeerRole::Coordinator, address)?);
     let mut progress_view = ProgressDisplay::new(as_json);
     while over.run_until_cancelled(tokio::time::sleep(PROGRESS_INTERVAL)).await.is_some() {
         // A coordinator that opens or closes does not answer; the next poll reports.

@@ -53,7 +53,7 @@ impl ServeOnlyArgs {
 pub(crate) fn run(args: &ServeOnlyArgs, job: &JobArgs) -> Result<(), CommandFailure> {
     let served = ServedJob::read(&job.job, &args.settings(&job.set)).map_err(CommandFailure::Input)?;
     let ServedJob { policy, telemetry, drain_grace } = served;
-    launch::runtime()?.block_on(async {
+    launch::run_loading(async {
         LogTargets::to_stderr(telemetry.stderr_level).start()?;
         let Some(endpoint) = launch::chats(&policy).await? else { return Ok(()) };
         let stop = launch::stop_on_signal(SignalledWork::Chats)?;

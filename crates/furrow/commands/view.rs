@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use folder::RunsFolder;
 pub(crate) use subject::subject;
 
+use crate::peers::IdentityArgs;
 use crate::{CommandFailure, launch, output};
 
 /// Which data set to serve, and how.
@@ -59,6 +60,8 @@ pub(crate) struct DashboardArgs {
     #[arg(long, value_name = "ADDRESS")]
     coordinator: Option<String>,
     #[command(flatten)]
+    identity: IdentityArgs,
+    #[command(flatten)]
     listen: ListenArgs,
 }
 
@@ -79,11 +82,16 @@ pub(crate) fn dashboard(args: &DashboardArgs) -> Result<(), CommandFailure> {
     let dir = Path::new(&args.run);
     let is_run = dir.join("job.toml").is_file() || dir.join("manifest").is_dir();
     let subject = match (is_run, args.run.rsplit_once(':')) {
-        (true, _) => DashboardSubject { coordinator: args.coordinator.clone(), ..subject(dir, price) },
+        (true, _) => DashboardSubject {
+            coordinator: args.coordinator.clone(),
+            identity: args.identity.named().map(Path::to_owned),
+            ..subject(dir, price)
+        },
         (false, Some((host, port))) if !host.is_empty() && port.parse::<u16>().is_ok() => DashboardSubject {
             name: args.run.clone(),
             dir: None,
             coordinator: Some(args.run.clone()),
+            identity: Some(args.identity.dir(None)?),
             job: None,
             device: DeviceKind::None,
             usd_per_device_hour: price,

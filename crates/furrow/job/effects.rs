@@ -91,9 +91,9 @@ const CONDITIONS: &[KeyCondition] = &[
         other: "policy.serve.listen",
         counts: Counts::IfGiven,
     },
-    condition(&["env.pins", "env.live_bytes_max"], "env.live", Counts::If(true)),
+    condition(&["env.pins", "env.live_bytes_max", "env.isolation"], "env.live", Counts::If(true)),
     condition(
-        &["env.archive_response_bytes_max", "env.archive_trajectory_bytes_max"],
+        &["env.archive_response_bytes_max", "env.archive_trajectory_bytes_max", "env.archive_bytes_max"],
         "env.archive",
         Counts::If(true),
     ),
@@ -122,11 +122,7 @@ const CONDITIONS: &[KeyCondition] = &[
         "dashboard.enabled",
         Counts::If(true),
     ),
-    condition(
-        &["records.merge_files_min", "records.merge_grace_millis"],
-        "records.merge_below_bytes",
-        Counts::UnlessNumber(0.0),
-    ),
+    condition(&["records.merge_files_min"], "records.merge_below_bytes", Counts::UnlessNumber(0.0)),
 ];
 
 const fn condition(keys: &'static [&'static str], other: &'static str, counts: Counts) -> KeyCondition {
@@ -316,6 +312,7 @@ mod tests {
         "env.browser_fonts",
         "env.browser_user",
         "env.sandbox",
+        "env.walls",
         "env.tabs_max",
         "env.browser_memory_bytes_max",
         "env.browser_threads_max",
@@ -342,6 +339,7 @@ mod tests {
         "env.site_file_bytes_max",
         "env.site_cache_bytes_max",
         "env.archive",
+        "env.secrets",
         "score.judge.endpoint",
         "records.follow",
         "records.max_delay_millis",
@@ -350,6 +348,9 @@ mod tests {
         "records.compression_level",
         "records.disk_reserve_bytes",
         "records.merge_below_bytes",
+        "records.merge_grace_millis",
+        "records.retention_bytes",
+        "records.retention_hours",
         "limits.attempts_max",
         "limits.failure_budget",
         "limits.lease_millis",

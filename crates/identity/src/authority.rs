@@ -1,15 +1,15 @@
 //! The certificate authority of one run, in `<run>/identity`.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use furrow_rollout::{Id, Run};
-use rcgen::{CertificateParams, Issuer, KeyPair};
+use rcgen::{CertificateParams, Issuer, KeyPair, PublicKeyData};
 
 use crate::certificate::{Validity, authority_params, decode, has_key, peer_params};
 use crate::error::REPLACE_AUTHORITY;
-use crate::files::{AUTHORITY_CERTIFICATE, read_text};
+use crate::files::{AUTHORITY_CERTIFICATE, TRUST_DOMAIN, read_text};
 use crate::identity::Identity;
 use crate::peer::{Peer, is_name, run_of_authority};
 use crate::{IdentityError, PeerRole};
@@ -36,23 +36,36 @@ impl Authority {
         run_dir.join("identity")
     }
 
-    /// Whether a folder holds an authority.
+    /// Whether a folder holds an authority, or says that the run takes certificates from outside.
     pub fn is_in(dir: &Path) -> bool {
-        dir.join(AUTHORITY_CERTIFICATE).symlink_metadata().is_ok()
+        [AUTHORITY_CERTIFICATE, TRUST_DOMAIN].iter().any(|name| dir.join(name).symlink_metadata().is_ok())
+    }
+
+    /// Refuses a folder of no run.
+    pub fn check_is_in(dir: &Path) -> Result<(), IdentityError> {
+        match Self::is_in(dir) {
+            true => Ok(()),
+            false => Err(IdentityError::Absent { dir: dir.to_owned() }),
+        }
     }
 
     /// Opens the authority of a folder, or creates one for a run. Two processes that do so at the
     /// same time get the same one.
     pub fn open_or_create(dir: &Path, run: &Id<Run>) -> Result<Self, IdentityError> {
         furrow_storage::create_private_dir(dir).map_err(IdentityError::file("create", dir))?;
-        let lock = dir.join("lock");
-        let options = OpenOptions::new().write(true).create(true).truncate(false).clone();
-        let locked = furrow_storage::open(&lock, &options).and_then(|file| file.lock().map(|()| file));
-        let _lock = locked.map_err(IdentityError::file("lock", &lock))?;
+        let _lock = Self::lock(dir)?;
         match Self::open(dir) {
             Err(IdentityError::Absent { .. }) => Self::create(dir, run),
             opened => opened,
         }
+    }
+
+    /// Excludes other processes that change the folder, until the file is dropped.
+    pub(crate) fn lock(dir: &Path) -> Result<File, IdentityError> {
+        let lock = dir.join("lock");
+        let options = OpenOptions::new().write(true).create(true).truncate(false).clone();
+        let locked = furrow_storage::open(&lock, &options).and_then(|file| file.lock().map(|()| file));
+        locked.map_err(IdentityError::file("lock", &lock))
     }
 
     /// Creates an authority. The certificate is written last: without it there is no authority.
@@ -72,10 +85,11 @@ impl Authority {
 
     /// Opens the authority of a folder.
     pub fn open(dir: &Path) -> Result<Self, IdentityError> {
-        if !Self::is_in(dir) {
-            return Err(IdentityError::Absent { dir: dir.to_owned() });
-        }
+        Self::check_is_in(dir)?;
         furrow_storage::check_private_dir(dir).map_err(IdentityError::file("use", dir))?;
+        if let Some(domain) = Self::trust_domain(dir)? {
+            return Err(IdentityError::Outside { dir: dir.to_owned(), domain });
+        }
         let certificate_path = dir.join(AUTHORITY_CERTIFICATE);
         let key_path = dir.join(AUTHORITY_KEY);
         let certificate_pem = read_text(&certificate_path)?;
@@ -89,7 +103,7 @@ impl Authority {
         let run =
             run_of_authority(&certificate).map_err(|why| damaged(&certificate_path, why.to_string()))?;
         let key = KeyPair::from_pem(&key_pem).map_err(|why| damaged(&key_path, why.to_string()))?;
-        if !has_key(&certificate, &key) {
+        if !has_key(&certificate, &key.subject_public_key_info()) {
             return Err(damaged(&key_path, format!("it is not the key of {AUTHORITY_CERTIFICATE}")));
         }
         let params = authority_params(&run, Validity::days(AUTHORITY_DAYS))?;
@@ -116,11 +130,39 @@ impl Authority {
         if !is_name(name) {
             return Err(IdentityError::Name { name: name.chars().take(60).collect() });
         }
-        let peer = Peer { run: self.run.clone(), role, name: name.to_owned() };
         let key = KeyPair::generate()?;
+        let peer = self.peer(role, name);
+        let certificate_pem = self.certify_for(&peer, validity, &key)?;
+        Ok(Identity::new(peer, self.certificate_pem.clone(), certificate_pem, key.serialize_pem()))
+    }
+
+    /// A certificate, in PEM, for a key that stays with its owner.
+    pub(crate) fn certify(
+        &self,
+        role: PeerRole,
+        name: &str,
+        key: &impl PublicKeyData,
+    ) -> Result<String, IdentityError> {
+        self.certify_for(&self.peer(role, name), Validity::days(ISSUED_DAYS), key)
+    }
+
+    fn certify_for(
+        &self,
+        peer: &Peer,
+        validity: Validity,
+        key: &impl PublicKeyData,
+    ) -> Result<String, IdentityError> {
         let issuer = Issuer::from_params(&self.params, &self.key);
-        let certificate = peer_params(&peer, validity)?.signed_by(&key, &issuer)?;
-        Ok(Identity::new(peer, self.certificate_pem.clone(), certificate.pem(), key.serialize_pem()))
+        Ok(peer_params(peer, validity)?.signed_by(key, &issuer)?.pem())
+    }
+
+    fn peer(&self, role: PeerRole, name: &str) -> Peer {
+        Peer::of_run(self.run.clone(), role, name)
+    }
+
+    /// The authority's own certificate, in PEM.
+    pub(crate) fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use furrow_rollout::{Id, Run};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, PublicKeyData as _, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyUsagePurpose, SanType,
 };
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
@@ -88,10 +88,10 @@ pub(crate) fn decode(
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(damaged)
 }
 
-/// Whether a certificate and a key belong together.
-pub(crate) fn has_key(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
+/// Whether a certificate is for the key with this public half.
+pub(crate) fn has_key(certificate: &CertificateDer<'_>, public_key: &[u8]) -> bool {
     EndEntityCert::try_from(certificate)
-        .is_ok_and(|parsed| parsed.subject_public_key_info().as_ref() == key.subject_public_key_info())
+        .is_ok_and(|parsed| parsed.subject_public_key_info().as_ref() == public_key)
 }
 
 /// Why a certificate does not verify.
@@ -108,15 +108,26 @@ pub(crate) fn verify(
     authority: &CertificateDer<'_>,
     now: SystemTime,
 ) -> Result<(), Unverified> {
+    verify_chain((certificate, &[]), std::slice::from_ref(authority), KeyUsage::client_auth(), now)
+}
+
+/// Verifies a certificate and those between it and one of these authorities for a usage.
+pub(crate) fn verify_chain(
+    (certificate, between): (&CertificateDer<'_>, &[CertificateDer<'_>]),
+    authorities: &[CertificateDer<'_>],
+    usage: KeyUsage,
+    now: SystemTime,
+) -> Result<(), Unverified> {
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    let checked = anchor_from_trusted_cert(authority).and_then(|anchor| {
+    let anchors: Result<Vec<_>, _> = authorities.iter().map(anchor_from_trusted_cert).collect();
+    let checked = anchors.and_then(|anchors| {
         EndEntityCert::try_from(certificate)?
             .verify_for_usage(
                 webpki::ALL_VERIFICATION_ALGS,
-                &[anchor],
-                &[],
+                &anchors,
+                between,
                 UnixTime::since_unix_epoch(since),
-                KeyUsage::client_auth(),
+                usage,
                 None,
                 None,
             )

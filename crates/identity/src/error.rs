@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::{PeerError, PeerRole};
+use crate::{PeerError, PeerRole, TrustDomain};
 
 /// Why an identity cannot be created, read or used.
 #[derive(Debug, thiserror::Error)]
@@ -13,24 +13,25 @@ pub enum IdentityError {
     File { action: &'static str, path: PathBuf, source: io::Error },
     /// The folder has no identity.
     #[error(
-        "{dir} holds no identity of a run; name the run's identity folder, or what `furrow identity issue` wrote"
+        "{dir} holds no identity of a run; name the run's identity folder, what `furrow identity issue` wrote, or a \
+         folder with tls.crt, tls.key and ca.crt"
     )]
     Absent { dir: PathBuf },
     /// A file is there and cannot be what it should be.
     #[error("{path} is damaged: {why}; {remedy}")]
     Damaged { path: PathBuf, why: String, remedy: &'static str },
     /// The certificate is not valid at this time.
-    #[error(
-        "{path} is not valid now: {why}; correct this machine's clock, or issue another with `furrow identity issue`"
-    )]
+    #[error("{path} is not valid now: {why}; correct this machine's clock, or {remedy}")]
     NotValidNow {
         path: PathBuf,
         /// Whether it has expired or begins later.
         why: String,
+        remedy: &'static str,
     },
     /// The certificate is for another role.
     #[error(
-        "{dir} holds the identity of {peer}, and this process is a {role}; issue one with `furrow identity issue {role} NAME --out DIR`"
+        "{dir} holds the identity of {peer}, and this process is a {role}; name a folder with one of its own, which \
+         `furrow identity issue {role} NAME --out DIR` writes"
     )]
     OtherRole {
         dir: PathBuf,
@@ -39,17 +40,41 @@ pub enum IdentityError {
         /// The role of this process.
         role: PeerRole,
     },
+    /// The certificate is for another run.
+    #[error(
+        "{dir} holds the identity of {peer}, and this run is {run}; its URI ends with furrow/{run}/ROLE/NAME"
+    )]
+    OtherRun {
+        dir: PathBuf,
+        /// Whom the certificate names.
+        peer: String,
+        /// The run of this process.
+        run: String,
+    },
+    /// The run has no authority of its own.
+    #[error(
+        "the run takes certificates of spiffe://{domain} alone, as {dir}/trust-domain says; name a folder with tls.crt, \
+         tls.key and ca.crt with --identity, or remove that file, for certificates that the run issues"
+    )]
+    Outside { dir: PathBuf, domain: TrustDomain },
+    /// A coordinator was given an identity that is not from outside.
+    #[error(
+        "{dir} holds no tls.crt; a coordinator takes a folder with tls.crt, tls.key and ca.crt, or leave --identity and \
+         FURROW_IDENTITY out: then the run issues certificates of its own"
+    )]
+    NotOutside { dir: PathBuf },
     /// A name cannot stand in a certificate.
     #[error(
         "{name:?} is no name for a certificate; use 1 to 128 letters, digits, dots, dashes and underscores, and no dot first"
     )]
     Name { name: String },
     /// A certificate identifies no peer.
-    #[error("{path}: {why}; issue another with `furrow identity issue`")]
+    #[error("{path}: {why}; {remedy}")]
     Peer {
         path: PathBuf,
         /// What is wrong with it.
         why: PeerError,
+        remedy: &'static str,
     },
     /// A key or certificate cannot be made.
     #[error("a certificate could not be made: {why}")]
@@ -62,6 +87,9 @@ pub(crate) const REPLACE_AUTHORITY: &str = "remove the folder and start again: t
 
 /// What to do about a damaged identity that was issued.
 pub(crate) const ISSUE_AGAIN: &str = "issue it again with `furrow identity issue`";
+
+/// What to do about a certificate from outside.
+pub(crate) const RENEW: &str = "have its issuer (cert-manager, SPIRE) write another";
 
 impl IdentityError {
     pub(crate) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {

@@ -6,12 +6,16 @@ use crate::{Authority, Identity, IdentityError, PeerRole};
 
 impl Identity {
     /// The identity of a process with this role: from a folder with the run's authority, issued
-    /// now for `name`, or from a folder that `furrow identity issue` wrote, under the name there.
+    /// now for `name`, or from a folder that `furrow identity issue` wrote or that is from outside,
+    /// under the name there.
     pub fn find(dir: &Path, role: PeerRole, name: &str) -> Result<Self, IdentityError> {
-        if !Self::is_in(dir) {
+        let found = if Self::is_in(dir) {
+            Self::read(dir)?
+        } else if Self::is_outside_in(dir) {
+            Self::read_outside(dir)?
+        } else {
             return Authority::open(dir)?.issue(role, name);
-        }
-        let found = Self::read(dir)?;
+        };
         if found.peer().role != role {
             let peer = found.peer().to_string();
             return Err(IdentityError::OtherRole { dir: dir.to_owned(), peer, role });

@@ -2,10 +2,10 @@
 //! have theirs from.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rcgen::KeyPair;
+use rcgen::{KeyPair, PublicKeyData as _};
 
 use crate::IdentityError;
 use crate::certificate::{Unverified, decode, has_key, verify};
@@ -23,11 +23,18 @@ pub struct Identity {
     authority_pem: String,
     certificate_pem: String,
     key_pem: String,
+    /// The folder of one from outside, whose files are renewed there.
+    outside_dir: Option<PathBuf>,
 }
 
 impl Identity {
     pub(crate) fn new(peer: Peer, authority_pem: String, certificate_pem: String, key_pem: String) -> Self {
-        Self { peer, authority_pem, certificate_pem, key_pem }
+        Self { peer, authority_pem, certificate_pem, key_pem, outside_dir: None }
+    }
+
+    /// One whose files are renewed in a folder.
+    pub(crate) fn kept_in(self, dir: &Path) -> Self {
+        Self { outside_dir: Some(dir.to_owned()), ..self }
     }
 
     /// Whether a folder holds the identity of one process.
@@ -52,20 +59,21 @@ impl Identity {
             remedy: ISSUE_AGAIN,
         };
         let key = KeyPair::from_pem(&key_pem).map_err(|why| damaged(&key_path, why.to_string()))?;
-        if !has_key(&certificate, &key) {
+        if !has_key(&certificate, &key.subject_public_key_info()) {
             return Err(damaged(&key_path, format!("it is not the key of {CERTIFICATE}")));
         }
         verify(&certificate, &authority, SystemTime::now()).map_err(|why| match why {
             Unverified::NotValidNow(why) => {
-                IdentityError::NotValidNow { path: certificate_path.clone(), why }
+                IdentityError::NotValidNow { path: certificate_path.clone(), why, remedy: ISSUE_AGAIN }
             }
             Unverified::Other(why) => {
                 damaged(&certificate_path, format!("it does not come from {AUTHORITY_CERTIFICATE} ({why})"))
             }
         })?;
         let named = Peer::of_certificate(&certificate);
-        let peer = named.map_err(|why| IdentityError::Peer { path: certificate_path, why })?;
-        Ok(Self { peer, authority_pem, certificate_pem, key_pem })
+        let peer =
+            named.map_err(|why| IdentityError::Peer { path: certificate_path, why, remedy: ISSUE_AGAIN })?;
+        Ok(Self::new(peer, authority_pem, certificate_pem, key_pem))
     }
 
     /// Writes what another machine needs into a folder that only this user may read.
@@ -89,12 +97,18 @@ impl Identity {
         &self.peer
     }
 
-    /// The certificate of the authority, in PEM.
+    /// The folder in which its files are renewed, if they are.
+    pub fn outside_dir(&self) -> Option<&Path> {
+        self.outside_dir.as_deref()
+    }
+
+    /// The certificates of the authorities that its peers have theirs from, in PEM: one of the run,
+    /// or those from outside.
     pub fn authority_pem(&self) -> &str {
         &self.authority_pem
     }
 
-    /// The certificate, in PEM.
+    /// The certificate, in PEM, and those between it and the authority.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }

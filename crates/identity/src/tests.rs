@@ -56,7 +56,7 @@ fn every_role_gets_a_certificate_that_names_it() {
         let issued = authority.issue(role, "w-1.a").unwrap();
         let certificate = der(issued.certificate_pem());
         let peer = Peer::of_certificate(&certificate).unwrap();
-        assert_eq!(peer, Peer { run: Id::<Run>::new("r1").unwrap(), role, name: "w-1.a".into() });
+        assert_eq!(peer, Peer::of_run(Id::<Run>::new("r1").unwrap(), role, "w-1.a"));
         assert_eq!(PeerRole::parse(role.as_str()), Some(role));
         let now = SystemTime::now();
         let root = der(issued.authority_pem());
@@ -144,12 +144,31 @@ fn a_certificate_names_one_role_or_nobody() {
         (&["furrow://r/env/a/b"], unknown("furrow://r/env/a/b")),
         (&["furrow:///env/a"], unknown("furrow:///env/a")),
         (&["furrow://r/env/../a"], unknown("furrow://r/env/../a")),
+        (&["spiffe://example.org/ns/rl/sa/furrow"], unknown("spiffe://example.org/ns/rl/sa/furrow")),
+        (&["spiffe://example.org/r/env/a"], unknown("spiffe://example.org/r/env/a")),
+        (&["spiffe://example.org/furrow/r/root/a"], unknown("spiffe://example.org/furrow/r/root/a")),
+        (&["spiffe://example.org/furrow/r/env/a/b"], unknown("spiffe://example.org/furrow/r/env/a/b")),
+        (&["spiffe://example.org/furrow/r/env/"], unknown("spiffe://example.org/furrow/r/env/")),
+        (&["spiffe://Example.org/furrow/r/env/a"], unknown("spiffe://Example.org/furrow/r/env/a")),
+        (&["spiffe://example.org:443/furrow/r/env/a"], unknown("spiffe://example.org:443/furrow/r/env/a")),
+        (&["spiffe:///furrow/r/env/a"], unknown("spiffe:///furrow/r/env/a")),
+        (&["spiffe://example.org/../furrow/r/env/a"], unknown("spiffe://example.org/../furrow/r/env/a")),
+        (&["spiffe://example.org//furrow/r/env/a"], unknown("spiffe://example.org//furrow/r/env/a")),
+        (&["spiffe://furrow/r/env/a"], unknown("spiffe://furrow/r/env/a")),
         (&[&long], unknown(&long)),
     ];
     for (uris, want) in cases {
         assert_eq!(Peer::of_certificate(&forged(uris)).as_ref(), Err(want), "{uris:?}");
     }
-    assert!(Peer::of_certificate(&forged(&["furrow://r/env/a"])).is_ok());
+    for uri in [
+        "furrow://r/env/a",
+        "spiffe://example.org/furrow/r/env/a",
+        "spiffe://td-1.example_org/ns/rl/furrow/r.2/policy/gpu-1",
+        "spiffe://example.org/furrow/furrow/furrow/client/furrow",
+    ] {
+        let peer = Peer::of_certificate(&forged(&[uri])).unwrap();
+        assert_eq!(peer.to_string(), uri, "what was read is what is shown");
+    }
     assert!(matches!(Peer::of_certificate(b"junk"), Err(PeerError::Malformed { .. })));
     let large = "a".repeat(9000);
     let got = Peer::of_certificate(&forged(&[&format!("furrow://r/env/{large}")]));
@@ -158,7 +177,7 @@ fn a_certificate_names_one_role_or_nobody() {
 
 #[test]
 fn a_certificate_covers_its_name_and_what_continues_it() {
-    let peer = Peer { run: Id::new("r").unwrap(), role: PeerRole::Env, name: "gpu1".into() };
+    let peer = Peer::of_run(Id::new("r").unwrap(), PeerRole::Env, "gpu1");
     for (worker, want) in [
         ("gpu1", true),
         ("gpu1.7f3a", true),

@@ -60,8 +60,8 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Opens a directory and checks everything except the values of the weights.
     ///
-    /// The files stay mapped while the checkpoint is open and must not change or shrink meanwhile:
-    /// write new weights under a new name.
+    /// The files stay mapped while the checkpoint is open and must not change meanwhile: write new
+    /// weights under a new name. Whether one was cut, [`Checkpoint::check_uncut`] tells.
     ///
     /// # Errors
     /// If the configuration is refused, a file is missing or invalid, or tensors do not match the
@@ -74,6 +74,15 @@ impl Checkpoint {
             true => Ok(Self { config, shards, layout }),
             false => Err(CheckpointError::Mismatches { dir: dir.into(), mismatches }),
         }
+    }
+
+    /// Refuses what was read so far if a file lost bytes under its map. Call it after reading
+    /// weights and before using them.
+    ///
+    /// # Errors
+    /// If a file was truncated, or could not be read, where weights were read.
+    pub fn check_uncut(&self) -> Result<(), CheckpointError> {
+        Ok(self.shards.check_uncut()?)
     }
 
     /// Configuration of the model that the weights belong to.

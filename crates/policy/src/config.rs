@@ -8,7 +8,9 @@ mod serve;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use furrow_rollout::{ContextPolicy, ExtraAction, Grammar, PolicyKind, SamplingParams, SessionSpec};
+use furrow_rollout::{
+    ContextPolicy, ExtraAction, Grammar, PolicyKind, SamplingParams, SessionSpec, WeightRoots,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::grammar;
@@ -133,6 +135,8 @@ pub struct PolicyConfig {
     pub remote: Option<RemoteConfig>,
     /// Settings of the endpoint for chats, if there is one.
     pub serve: Option<ServeConfig>,
+    /// Where published weights may lie, whatever the policy.
+    pub weight_roots: WeightRoots,
 }
 
 impl Default for PolicyFile {
@@ -185,6 +189,7 @@ impl PolicyFile {
         if !self.checkpoint.as_os_str().is_empty() {
             self.checkpoint = base.join(self.checkpoint);
         }
+        self.weights.roots.iter_mut().for_each(|root| *root = base.join(&*root));
         self.serve = self.serve.resolved(base);
         self
     }
@@ -248,6 +253,7 @@ impl PolicyFile {
             model,
             remote,
             serve,
+            weight_roots: self.weights.roots(),
         })
     }
 }

@@ -153,7 +153,7 @@ impl Constraint {
     }
 
     /// Builds the automaton of calls. Calls that no longer fit `max_tokens` are omitted.
-    pub(crate) fn of_calls(
+    pub fn of_calls(
         calls: &CallForms,
         lexicon: &TokenLexicon<'_>,
         letters: &SharedTransitions,

@@ -18,6 +18,7 @@
 
 mod admit;
 mod batch;
+mod breaker;
 mod fault;
 mod lifecycle;
 mod phase;
@@ -36,7 +37,7 @@ use furrow_model::backend::{Backend, BackendCapacity, DeviceLost, IncomingWeight
 use furrow_model::sample::Sampler;
 use furrow_rollout::PolicyVersion;
 use furrow_telemetry::{DeviceTime, DeviceUse, TimeSource};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::features::FeatureCache;
@@ -48,6 +49,8 @@ use crate::sequence::TokenSegment;
 use crate::slots::{Allocator, pages_for};
 use crate::snapshots::SnapshotCache;
 
+use breaker::Breaker;
+pub(crate) use breaker::BrokenVersion;
 pub(crate) use fault::EngineFault;
 use phase::EngineSession;
 pub(crate) use sessions::SessionId;
@@ -156,6 +159,7 @@ pub(crate) struct Engine {
     sessions: Sessions,
     /// Counts iterations and arrivals, to find the one that waited longest.
     clock: u64,
+    breaker: Breaker,
     /// The device's failure, if there was one.
     lost: Option<DeviceLost>,
     is_stopped: bool,
@@ -176,7 +180,7 @@ impl Engine {
     ) -> Result<Self, SettingsMismatch> {
         let capacity = device.capacity();
         check(settings, capacity)?;
-        let device = MeteredBackend::new(device, time);
+        let device = MeteredBackend::new(device, time.clone());
         let offload_budget = OffloadBudget::new(&device);
         Ok(Self {
             limits: SchedulerLimits {
@@ -196,6 +200,7 @@ impl Engine {
             settings,
             sessions: Sessions::default(),
             clock: 0,
+            breaker: Breaker::new(time),
             lost: None,
             is_stopped: false,
             progress: Arc::default(),
@@ -233,6 +238,11 @@ impl Engine {
     /// What a watchdog reads.
     pub(crate) fn progress(&self) -> Arc<DeviceProgress> {
         self.progress.clone()
+    }
+
+    /// Reports the version in use while it is broken.
+    pub(crate) fn broken_version(&self) -> watch::Receiver<Option<BrokenVersion>> {
+        self.breaker.subscribe()
     }
 
     /// The device's failure, if there was one.

@@ -15,6 +15,7 @@ mod config;
 pub mod constrain;
 mod context;
 mod conversation;
+mod device_faults;
 mod engine;
 mod features;
 pub mod grammar;
@@ -48,10 +49,11 @@ pub use config::{
     PolicyChoice, PolicyConfig, PolicyFile, RemoteConfig, RemoteFile, RemoteKeyError, SamplingFile,
     ServeConfig, ServeFile, WeightsFile,
 };
+pub use device_faults::DEVICE_FAIL_POINTS;
 pub use model::{EngineMemoryPlan, ModelError, ModelPolicy, cpu_memory_bytes};
 pub use policy::{Policy, PolicyError, PolicyInput, PolicyOutput, Session, WeightSwapStats};
 pub use random::RandomPolicy;
 pub use remote::RemotePolicy;
 pub use scripted::ScriptedPolicy;
 pub use serve::{ChatEndpoint, ServeError};
-pub use worker::{WorkerError, WorkerListeners, WorkerReport, run, serve_chats};
+pub use worker::{WorkerConnections, WorkerError, WorkerListeners, WorkerReport, run, run_on, serve_chats};

@@ -10,6 +10,8 @@ use furrow_model::sample::{SampleOutcome, SampleRequest};
 use furrow_model::vision::ImageTile;
 use furrow_telemetry::{DeviceAccount, DeviceTime, DeviceUse, TimeSource};
 
+use crate::device_faults::fault;
+
 /// A backend and its time account. Between two calls the device is idle for the reason given last.
 pub(crate) struct MeteredBackend {
     device: Box<dyn Backend>,
@@ -66,22 +68,6 @@ impl MeteredBackend {
     }
 }
 
-/// Lets a test inject a device failure: `FAILPOINTS=device.sample=40*off->return(launch failed)`
-/// makes the device report a failed kernel at the 41st sample.
-#[cfg(feature = "failpoints")]
-fn fault(point: &str) -> Result<(), DeviceLost> {
-    fail::fail_point!(point, |why| Err(DeviceLost(
-        why.unwrap_or_else(|| "a test injected this failure".to_owned())
-    )));
-    Ok(())
-}
-
-/// Failpoints are off in this build.
-#[cfg(not(feature = "failpoints"))]
-fn fault(_point: &str) -> Result<(), DeviceLost> {
-    Ok(())
-}
-
 /// Floors of a batch's two parts on a device.
 pub(crate) fn floor_of(batch: &[SequenceSpan<'_>], model: &Config, device: &DeviceSpec) -> BatchFloor {
     let [decode, prefill] = BatchFloor::span_parts(batch, model);
@@ -111,6 +97,7 @@ impl Backend for MeteredBackend {
     }
 
     fn await_tiles(&mut self) -> Result<(), DeviceLost> {
+        fault("device.await_tiles")?;
         self.run_accounted(DeviceUse::Vision, |device| device.await_tiles())
     }
 
@@ -155,6 +142,7 @@ impl Backend for MeteredBackend {
     }
 
     fn clear(&mut self, slot: Slot) -> Result<(), DeviceLost> {
+        fault("device.clear")?;
         self.run_accounted(DeviceUse::Copy, |device| device.clear(slot))
     }
 
@@ -165,6 +153,7 @@ impl Backend for MeteredBackend {
     }
 
     fn copy_page(&mut self, from: Page, to: Page) -> Result<(), DeviceLost> {
+        fault("device.copy_page")?;
         self.run_accounted(DeviceUse::Copy, |device| device.copy_page(from, to))
     }
 
@@ -173,30 +162,37 @@ impl Backend for MeteredBackend {
     }
 
     fn offload(&mut self, slot: Slot, pages: &[Page]) -> Result<Option<OffloadedState>, DeviceLost> {
+        fault("device.offload")?;
         self.run_accounted(DeviceUse::Copy, |device| device.offload(slot, pages))
     }
 
     fn is_moving(&mut self, slot: Slot, pages: &[Page]) -> Result<bool, DeviceLost> {
+        fault("device.is_moving")?;
         self.device.is_moving(slot, pages)
     }
 
     fn await_states(&mut self, batch: &[SequenceSpan<'_>]) -> Result<(), DeviceLost> {
+        fault("device.await_states")?;
         self.run_accounted(DeviceUse::Copy, |device| device.await_states(batch))
     }
 
     fn restore(&mut self, offloaded: &OffloadedState, slot: Slot, pages: &[Page]) -> Result<(), DeviceLost> {
+        fault("device.restore")?;
         self.run_accounted(DeviceUse::Copy, |device| device.restore(offloaded, slot, pages))
     }
 
     fn stage(&mut self, weights: IncomingWeights) -> Result<(), WeightsError> {
+        fault("device.stage")?;
         self.run_accounted(DeviceUse::Weights, |device| device.stage(weights))
     }
 
     fn copy_staged(&mut self, bytes: u64) -> Result<bool, WeightsError> {
+        fault("device.copy_staged")?;
         self.run_accounted(DeviceUse::Weights, |device| device.copy_staged(bytes))
     }
 
     fn swap(&mut self) -> Result<Option<IncomingWeights>, WeightsError> {
+        fault("device.swap")?;
         self.run_accounted(DeviceUse::Weights, |device| device.swap())
     }
 }

@@ -19,6 +19,7 @@ use furrow_rollout::{PolicyHashes, PolicyKind, PolicyVersion, WeightsOrder};
 use furrow_wire::{PastStep, SessionOpening};
 use tokio::sync::oneshot;
 
+use crate::device_faults::arm_at_stop;
 use crate::engine::{EngineEvent, NewWeights, SwapReport};
 use crate::policy::{Policy, PolicyError, Session, WeightSwapStats};
 use crate::progress::DeviceProgress;
@@ -67,6 +68,22 @@ impl Policy for ModelPolicy {
         Some(self.sessions_max)
     }
 
+    fn broken(&self) -> Option<(PolicyVersion, String)> {
+        let broken = *self.shared.broken.borrow();
+        // An older version may be broken while trajectories finish on it.
+        let broken = broken.filter(|broken| Some(broken.version) == self.version())?;
+        Some((broken.version, broken.to_string()))
+    }
+
+    async fn break_changed(&self) {
+        let mut broken = self.shared.broken.clone();
+        broken.mark_unchanged();
+        if broken.changed().await.is_err() {
+            // The engine has ended, which `failed` reports.
+            std::future::pending::<()>().await;
+        }
+    }
+
     async fn open(&self, opening: &SessionOpening) -> Result<Box<dyn Session>, PolicyError> {
         let constraint = self.shared.constraint_of(opening).await?;
         Ok(Box::new(ModelSession::open(&self.shared, opening, constraint).await?))
@@ -101,6 +118,7 @@ impl Policy for ModelPolicy {
 
     fn prepare_to_stop(&self) {
         self.progress.prepare_to_stop();
+        arm_at_stop();
     }
 
     async fn stop(&self) {

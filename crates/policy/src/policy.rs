@@ -101,6 +101,17 @@ pub trait Policy: Send + Sync + 'static {
         None
     }
 
+    /// The version in use, if its weights cannot be used any more, and why. The policy serves no
+    /// session then until it has taken other weights.
+    fn broken(&self) -> Option<(PolicyVersion, String)> {
+        None
+    }
+
+    /// Resolves when [`broken`](Self::broken) changes.
+    async fn break_changed(&self) {
+        std::future::pending::<()>().await;
+    }
+
     /// Loads published weights beside running sessions and switches to them. On an error, which is
     /// the reason that the coordinator receives, the weights in use stay.
     async fn take_weights(&self, _order: &WeightsOrder) -> Result<WeightSwapStats, String> {

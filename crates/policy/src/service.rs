@@ -11,7 +11,8 @@ use furrow_wire::v1::{
     Acted, Observe, Opened, SessionRequest, SessionResponse, session_request, session_response,
 };
 use furrow_wire::{
-    PastStep, SessionOpening, WireError, encode_trace, observation_from, outcome_from, past_from, reply_into,
+    Caller, PastStep, Revocations, SessionOpening, WireError, encode_trace, observation_from, outcome_from,
+    past_from, reply_into,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use crate::config::PolicyConfig;
+use crate::grammar;
 use crate::policy::{Policy, PolicyError, PolicyInput, PolicyOutput};
 use crate::session_table::{ActingSession, SessionSlot, SessionTable, SlotRefusal};
 
@@ -36,6 +39,8 @@ pub(crate) struct SessionService {
     pub policy: Arc<dyn Policy>,
     pub sessions: SessionTable,
     pub think: Duration,
+    /// Peers whose streams end.
+    pub revocations: Revocations,
     /// Cancelled when new sessions are refused.
     pub draining: CancellationToken,
     pub streams: TaskTracker,
@@ -54,8 +59,13 @@ impl PolicyService for SessionService {
         }
         let (replies, receiver) = mpsc::channel(REPLIES_MAX);
         let service = self.clone();
+        let caller = Caller::of(&request);
         self.streams.spawn(async move {
-            if let Err(status) = service.serve(request.into_inner(), &replies).await {
+            let served = tokio::select! {
+                served = service.serve(request.into_inner(), &replies) => served,
+                refused = service.revocations.revoked(&caller) => Err(refused),
+            };
+            if let Err(status) = served {
                 // The send fails only if the client has left already.
                 replies.send(Err(status)).await.ok();
             }
@@ -67,6 +77,23 @@ impl PolicyService for SessionService {
 type ReplySender = mpsc::Sender<Result<SessionResponse, Status>>;
 
 impl SessionService {
+    pub(crate) fn new(
+        config: &PolicyConfig,
+        worker: Id<PolicyWorker>,
+        policy: Arc<dyn Policy>,
+        draining: CancellationToken,
+    ) -> Self {
+        Self {
+            worker,
+            policy,
+            sessions: SessionTable::new(config.sessions_max, config.linger),
+            think: config.think,
+            revocations: Revocations::default(),
+            draining,
+            streams: TaskTracker::new(),
+        }
+    }
+
     async fn serve(
         &self,
         mut stream: Streaming<SessionRequest>,
@@ -140,7 +167,7 @@ impl SessionService {
 
     async fn opening(&self, stream: &mut Streaming<SessionRequest>) -> Result<SessionOpening, Status> {
         match next_event(stream).await? {
-            Some(session_request::Event::Open(open)) => Ok(SessionOpening::try_from(open)?),
+            Some(session_request::Event::Open(open)) => known_grammar(SessionOpening::try_from(open)?),
             _ => Err(Status::invalid_argument("the first message of a session must be Open")),
         }
     }
@@ -217,8 +244,19 @@ impl SessionService {
         };
         let ActingSession { session, steps } = acting.as_mut().ok_or_else(|| self.cut_off())?;
         let answer = tokio::select! {
-            answer = session.act(turn) => answer?,
+            answer = session.act(turn) => answer,
             () = slot.life().ended() => return Err(self.cut_off()),
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(why) => {
+                // The policy has ended it, but may open another: a stream that comes back must not
+                // find this one.
+                if matches!(why, PolicyError::Gone { .. }) {
+                    *acting = None;
+                }
+                return Err(why.into());
+            }
         };
         *steps = step + 1;
         tokio::time::sleep(self.think.saturating_sub(began.elapsed())).await;
@@ -289,6 +327,20 @@ async fn next_event(
         Some(SessionRequest { event: Some(event) }) => Ok(Some(event)),
         Some(SessionRequest { event: None }) => Err(Status::invalid_argument("the message has no event")),
     }
+}
+
+/// Refuses a grammar that another release may know.
+fn known_grammar(opening: SessionOpening) -> Result<SessionOpening, Status> {
+    let name = &opening.session.grammar.name;
+    if grammar::names().any(|known| known == name) {
+        return Ok(opening);
+    }
+    let names: Vec<&str> = grammar::names().collect();
+    let name: String = name.chars().take(60).collect();
+    Err(Status::invalid_argument(format!(
+        "open.session.grammar.name: {name:?} is not known here; use one of {}, and one release for all processes of a run",
+        names.join(", ")
+    )))
 }
 
 async fn send(replies: &ReplySender, event: session_response::Event) -> Result<(), Status> {

@@ -64,13 +64,15 @@ pub(crate) struct SimBackend {
 }
 
 /// The weights of the simulated backend: numbers that enter the hash of every token and every tile.
-/// Both start at 0.
+/// The numbers start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SimWeights {
     /// Number of the language model.
     pub text: u64,
     /// Number of the vision encoder.
     pub vision: u64,
+    /// Whether every sequence that they run gets logits that are not finite.
+    pub overflow: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -100,6 +102,11 @@ impl SimBackend {
         }
     }
 
+    /// The same with other weights than those of zeros.
+    pub(crate) fn with_weights(settings: SimSettings, weights: SimWeights) -> Self {
+        Self { weights, ..Self::new(settings) }
+    }
+
     fn run_span(&mut self, span: &SequenceSpan<'_>) {
         let SequenceSpan { slot, pages, start, tokens, insets, want } = *span;
         let state = self.slots[slot.0 as usize];
@@ -109,7 +116,7 @@ impl SimBackend {
         let mut hash =
             if self.settings.cuts_matter { mix(state.hash, tokens.len() as u64) } else { state.hash };
         let mut row_hashes = Vec::with_capacity(tokens.len());
-        let mut poisoned = state.poisoned;
+        let mut poisoned = state.poisoned || self.weights.overflow;
         for (index, id) in tokens.iter().enumerate() {
             let tile_row = insets.iter().find_map(|inset| self.row_of(inset, index as u32));
             poisoned |= tile_row.is_none() && Some(*id) == self.settings.poison;

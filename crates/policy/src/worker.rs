@@ -13,16 +13,18 @@ use furrow_wire::v1::{
     self, HeartbeatRequest, LeaveRequest, PolicyWorkerInfo, RegisterRequest, WeightsRefusal, register_request,
 };
 use furrow_wire::{
-    Connector, Identity, LinkTimeouts, MESSAGE_BYTES_MAX, PeerRole, RefusalKind, accept, authorized_server,
-    refusal, weights_order_from, with_deadline, with_health_and_reflection,
+    Connector, Identity, LinkTimeouts, MESSAGE_BYTES_MAX, PeerRole, RefusalKind, Revocations, accept,
+    authorized_server, refusal, weights_order_from, with_deadline, with_health_and_reflection,
 };
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::transport::Channel;
+use tonic::transport::server::Connected;
 
 use crate::config::{PolicyChoice, PolicyConfig};
 use crate::grammar;
@@ -103,6 +105,19 @@ pub struct WorkerListeners {
     pub link: Option<Identity>,
 }
 
+/// Connections of a worker, from a listener or from a simulator.
+#[derive(Debug)]
+pub struct WorkerConnections<I> {
+    /// For sessions of trajectories.
+    pub sessions: I,
+    /// The address that they come to.
+    pub address: String,
+    /// For chats, if the job serves them.
+    pub chats: Option<ChatEndpoint>,
+    /// What the worker shows to environment workers, as in [`WorkerListeners::link`].
+    pub link: Option<Identity>,
+}
+
 impl From<TcpListener> for WorkerListeners {
     fn from(sessions: TcpListener) -> Self {
         Self { sessions, chats: None, link: None }
@@ -110,7 +125,8 @@ impl From<TcpListener> for WorkerListeners {
 }
 
 /// Serves sessions, and chats if the job enables them, until `stop` is cancelled, then drains them
-/// within `grace`.
+/// within `grace`. Where it is cancelled before the policy is there, the thread that loads a
+/// checkpoint is left behind.
 ///
 /// With a coordinator's address the worker registers under the address it advertises and sends
 /// heartbeats; without one it only serves.
@@ -125,7 +141,30 @@ pub async fn run(
 ) -> Result<WorkerReport, WorkerError> {
     let WorkerListeners { sessions: listener, chats, link } = listening.into();
     let address = listener.local_addr().map_err(WorkerError::Listener)?.to_string();
-    let (policy, chat_engine) = policy(&config).await?;
+    let connections = WorkerConnections { sessions: accept(listener), address, chats, link };
+    run_on(config, worker, connections, connect, coordinator, grace, stop).await
+}
+
+/// The same on connections of any kind.
+pub async fn run_on<I, IO, E>(
+    config: PolicyConfig,
+    worker: Id<PolicyWorker>,
+    connections: WorkerConnections<I>,
+    connect: Arc<dyn Connector>,
+    coordinator: Option<String>,
+    grace: Duration,
+    stop: CancellationToken,
+) -> Result<WorkerReport, WorkerError>
+where
+    I: Stream<Item = Result<IO, E>> + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+{
+    let WorkerConnections { sessions: incoming, address, chats, link } = connections;
+    let Some(opened) = stop.run_until_cancelled(policy(&config)).await else {
+        return Ok(WorkerReport::default());
+    };
+    let (policy, chat_engine) = opened?;
     let over = stop.child_token();
     let chatting = chats
         .zip(chat_engine)
@@ -133,16 +172,9 @@ pub async fn run(
     let sessions_max =
         policy.sessions_max().map_or(config.sessions_max, |limit| config.sessions_max.min(limit));
     let config = PolicyConfig { sessions_max, ..config };
-    let service = SessionService {
-        worker: worker.clone(),
-        policy: policy.clone(),
-        sessions: SessionTable::new(config.sessions_max, config.linger),
-        think: config.think,
-        draining: stop.child_token(),
-        streams: TaskTracker::new(),
-    };
+    let service = SessionService::new(&config, worker.clone(), policy.clone(), stop.child_token());
     let closing = CancellationToken::new();
-    let serving = serve(service.clone(), listener, link, closing.clone());
+    let serving = serve(service.clone(), incoming, link, closing.clone());
     let registered = async {
         match coordinator {
             None => {
@@ -162,6 +194,7 @@ pub async fn run(
                     channel,
                     address: coordinator,
                     sessions: service.sessions.clone(),
+                    revocations: service.revocations.clone(),
                 };
                 registration.keep(&stop).await
             }
@@ -193,14 +226,16 @@ pub async fn run(
 }
 
 /// Serves chats alone until `stop` is cancelled, then drains them within `grace`. Returns how many
-/// replies were cut. Nothing else listens, and nothing registers.
+/// replies were cut. Nothing else listens, and nothing registers. A checkpoint that is being loaded
+/// is left behind as in [`run`].
 pub async fn serve_chats(
     config: PolicyConfig,
     endpoint: ChatEndpoint,
     grace: Duration,
     stop: CancellationToken,
 ) -> Result<usize, WorkerError> {
-    let (policy, chat_engine) = policy(&config).await?;
+    let Some(opened) = stop.run_until_cancelled(policy(&config)).await else { return Ok(0) };
+    let (policy, chat_engine) = opened?;
     let chat_engine = chat_engine.ok_or(WorkerError::NoModel { kind: "model" })?;
     let over = stop.child_token();
     let mut chatting = tokio::spawn(endpoint.serve(chat_engine, over.clone(), grace));
@@ -236,25 +271,29 @@ async fn policy(config: &PolicyConfig) -> Result<(Arc<dyn Policy>, Option<ChatEn
     Ok((policy, None))
 }
 
-async fn serve(
+async fn serve<I, IO, E>(
     service: SessionService,
-    listener: TcpListener,
+    incoming: I,
     link: Option<Identity>,
     closing: CancellationToken,
-) -> Result<(), WorkerError> {
+) -> Result<(), WorkerError>
+where
+    I: Stream<Item = Result<IO, E>> + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+{
     let streams = service.streams.clone();
+    let revocations = service.revocations.clone();
     let policy = PolicyServiceServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let server = authorized_server(LinkTimeouts::default(), link.as_ref()).map_err(WorkerError::Serve)?;
+    let server = authorized_server(LinkTimeouts::default(), link.as_ref(), &revocations);
     let router = with_health_and_reflection::<PolicyServiceServer<SessionService>>(server)
         .await
         .map_err(WorkerError::Reflection)?;
-    router
-        .add_service(policy)
-        .serve_with_incoming_shutdown(accept(listener), closing.cancelled_owned())
-        .await
-        .map_err(WorkerError::Serve)?;
+    let router = router.add_service(policy);
+    let serving = furrow_wire::serve(router, incoming, link, closing.cancelled_owned());
+    serving.await.map_err(WorkerError::Serve)?;
     streams.close();
     streams.wait().await;
     Ok(())
@@ -331,6 +370,8 @@ struct PolicyRegistration {
     channel: Channel,
     address: String,
     sessions: SessionTable,
+    /// Peers that the run refuses, as the coordinator names them.
+    revocations: Revocations,
 }
 
 impl PolicyRegistration {
@@ -476,9 +517,12 @@ impl PolicyRegistration {
 
     /// Sends heartbeats until the worker must register again (`false`) or is done (`true`).
     async fn beat(&self, every: Duration, orders: &WeightOrders, stop: &CancellationToken) -> bool {
+        let mut turn = 0_u64;
         loop {
-            if stopped_within(every, stop).await {
-                return true;
+            tokio::select! {
+                () = stop.cancelled() => return true,
+                () = sleep(every) => turn += 1,
+                () = self.policy.break_changed() => turn = 0,
             }
             let (policy_version, hashes) = self.current_version();
             let request = HeartbeatRequest {
@@ -486,7 +530,7 @@ impl PolicyRegistration {
                 sessions: self.sessions.attached() as u32,
                 policy_version,
                 weights_sha256: hashes.weights,
-                refused: self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+                refused: self.refusal(turn),
                 memory_bytes: furrow_telemetry::taken_bytes(),
                 memory_left_bytes: furrow_telemetry::available_bytes(),
             };
@@ -495,11 +539,26 @@ impl PolicyRegistration {
                 .map(tonic::Response::into_inner)
             {
                 Ok(answer) if answer.run_over => return true,
-                Ok(answer) if answer.known => self.apply_order(answer.weights, orders),
+                Ok(answer) if answer.known => {
+                    if let Err(wrong) = self.revocations.update_from_wire(&answer.revoked) {
+                        tracing::warn!(%wrong, "the coordinator's list of revoked peers cannot be read");
+                    }
+                    self.apply_order(answer.weights, orders);
+                }
                 Ok(_) => return false,
+                // Registering again tells why.
+                Err(status) if refusal(&status) == RefusalKind::Wrong => return false,
                 Err(status) => tracing::debug!(%status, "the coordinator missed a heartbeat"),
             }
         }
+    }
+
+    /// The version that this worker cannot run: its own one if that is broken, or the last one that
+    /// it was ordered to run. A heartbeat names one version, so two take turns.
+    fn refusal(&self, turn: u64) -> Option<WeightsRefusal> {
+        let own = self.policy.broken().map(|(version, reason)| WeightsRefusal { version: version.0, reason });
+        let ordered = self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if turn.is_multiple_of(2) { own.or(ordered) } else { ordered.or(own) }
     }
 
     /// The version in use with the hashes of that version: an update may happen between the two

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::RetentionConfig;
+
 /// `[records]` as written in a job file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -30,8 +32,16 @@ pub struct RecordsFile {
     pub merge_below_bytes: Option<u64>,
     /// Number of small files of a table that triggers a merge.
     pub merge_files_min: u32,
-    /// How long a merged file's parts stay on disk for readers that opened an older version.
+    /// How long files that left the data set, merged or expired, stay on disk for readers that
+    /// opened an older version.
     pub merge_grace_millis: u64,
+    /// Most bytes of the data set's files. While there are more, the rows that were committed first
+    /// expire: they are removed for good. Absent: all are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_bytes: Option<u64>,
+    /// Hours that rows are kept after their commit; then they expire. Absent: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention_hours: Option<u64>,
 }
 
 /// Checked settings of `[records]`.
@@ -51,13 +61,18 @@ pub struct RecordsConfig {
     pub merge_below_bytes: u64,
     /// Number of small files that triggers a merge.
     pub merge_files_min: usize,
-    /// How long the parts of merged files stay.
+    /// How long files stay that left the data set.
     pub merge_grace: Duration,
+    /// How much of the data set is kept.
+    pub retention: RetentionConfig,
 }
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
+
+/// Fewer would expire before a trainer has read them.
+const SHARDS_KEPT_MIN: u64 = 4;
 
 impl Default for RecordsFile {
     fn default() -> Self {
@@ -73,6 +88,8 @@ impl Default for RecordsFile {
             merge_below_bytes: None,
             merge_files_min: 8,
             merge_grace_millis: 3_600_000,
+            retention_bytes: None,
+            retention_hours: None,
         }
     }
 }
@@ -97,6 +114,8 @@ impl RecordsFile {
         within("merge_below_bytes", merge_below_bytes, 0, 8 * GIB);
         within("merge_files_min", self.merge_files_min.into(), 2, 1_000);
         within("merge_grace_millis", self.merge_grace_millis, 0, 30 * 86_400_000);
+        self.retention_bytes.iter().for_each(|bytes| within("retention_bytes", *bytes, 4 * MIB, 1 << 60));
+        self.retention_hours.iter().for_each(|hours| within("retention_hours", *hours, 1, 876_000));
         wrong.extend(self.contradictions());
         if !wrong.is_empty() {
             return Err(wrong);
@@ -110,12 +129,16 @@ impl RecordsFile {
             merge_below_bytes,
             merge_files_min: self.merge_files_min as usize,
             merge_grace: Duration::from_millis(self.merge_grace_millis),
+            retention: RetentionConfig {
+                bytes: self.retention_bytes,
+                age: self.retention_hours.map(|hours| Duration::from_secs(hours * 3_600)),
+            },
         })
     }
 
     fn contradictions(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        let Self { row_group_bytes, max_shard_bytes, merge_below_bytes, .. } = self;
+        let Self { row_group_bytes, max_shard_bytes, merge_below_bytes, retention_bytes, .. } = self;
         if row_group_bytes > max_shard_bytes {
             wrong.push(format!(
                 "records.row_group_bytes: {row_group_bytes} is larger than a shard, use at most records.max_shard_bytes ({max_shard_bytes})"
@@ -124,6 +147,12 @@ impl RecordsFile {
         if let Some(merge_below_bytes) = merge_below_bytes.filter(|below| below > max_shard_bytes) {
             wrong.push(format!(
                 "records.merge_below_bytes: {merge_below_bytes} would merge full shards, use at most records.max_shard_bytes ({max_shard_bytes})"
+            ));
+        }
+        let least = max_shard_bytes.saturating_mul(SHARDS_KEPT_MIN);
+        if let Some(retention_bytes) = retention_bytes.filter(|bytes| *bytes < least) {
+            wrong.push(format!(
+                "records.retention_bytes: {retention_bytes} is less than {SHARDS_KEPT_MIN} shards, use at least {least} ({SHARDS_KEPT_MIN} times records.max_shard_bytes)"
             ));
         }
         wrong
@@ -155,6 +184,18 @@ mod tests {
             "records.merge_below_bytes: 1073741824 would merge full shards",
         );
         refused(|f| f.disk_reserve_bytes = 0, "records.disk_reserve_bytes: 0");
+        refused(
+            |f| f.retention_bytes = Some(0),
+            "records.retention_bytes: 0 is out of range, use 4194304 to",
+        );
+        refused(
+            |f| f.retention_bytes = Some(511 * MIB),
+            "records.retention_bytes: 535822336 is less than 4 shards, use at least 536870912 (4 times",
+        );
+        refused(
+            |f| f.retention_hours = Some(0),
+            "records.retention_hours: 0 is out of range, use 1 to 876000",
+        );
     }
 
     #[test]

@@ -11,13 +11,15 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<(), RecordsError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(RecordsError::io("fsync", dir))
 }
 
-/// Creates a folder and makes its name durable; does nothing where it exists.
+/// Creates a folder and makes its name durable; does nothing where it exists. One whose name could
+/// not be synced is removed again.
 pub(crate) fn create_durable_dir(dir: &Path) -> Result<(), RecordsError> {
     if dir.is_dir() {
         return Ok(());
     }
     std::fs::create_dir_all(dir).map_err(RecordsError::io("create", dir))?;
-    dir.ancestors().skip(1).take(2).filter(|above| !above.as_os_str().is_empty()).try_for_each(sync_dir)
+    let mut above = dir.ancestors().skip(1).take(2).filter(|above| !above.as_os_str().is_empty());
+    above.try_for_each(sync_dir).inspect_err(|_| drop(std::fs::remove_dir(dir)))
 }
 
 /// Removes a file; `false` where it is not there.

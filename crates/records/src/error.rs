@@ -74,6 +74,24 @@ pub enum RecordsError {
         /// The path that was given.
         path: PathBuf,
     },
+    /// The rows of a file were removed for good after the reader learned of it.
+    #[error(
+        "{}: its rows have expired since the data set was opened; raise records.retention_bytes or \
+         records.retention_hours, or open the data set again", path.display()
+    )]
+    Expired {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// A file left the data set so long ago that the manifest no longer says where its rows are.
+    #[error(
+        "{}: it left the data set since that was opened, more than records.merge_grace_millis ago: its \
+         rows were merged or have expired; open the data set again", path.display()
+    )]
+    LeftDataSet {
+        /// Path of the file.
+        path: PathBuf,
+    },
     /// Small files cannot be merged.
     #[error("files of {table} cannot be merged: {why}")]
     Unmergeable {
@@ -96,6 +114,11 @@ impl RecordsError {
 
     pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), what: what.into() }
+    }
+
+    /// Whether the file left the data set after the reader learned of it.
+    pub fn has_left(&self) -> bool {
+        matches!(self, Self::Expired { .. } | Self::LeftDataSet { .. })
     }
 
     /// Whether the disk or a quota was full.

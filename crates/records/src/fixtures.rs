@@ -15,7 +15,7 @@ use furrow_rollout::{
     Outcome, OutcomeName, PageClock, PageHooks, PagePoint, PolicyHashes, PolicyKind, PolicyReply,
     PolicyVersion, Run, SamplingParams, Score, ScoreComponent, Screenshot, SessionSpec, Size, Split,
     StateOrigin, StepRecord, TabInfo, Task, TimeCause, TimeSplit, TokenTrace, Trace, Trajectory,
-    TrajectoryAncestry, TrajectoryEnding, TrajectoryRecord, TrajectoryStatus, token_hash,
+    TrajectoryAncestry, TrajectoryEnding, TrajectoryRecord, TrajectoryStatus, WallsLevel, token_hash,
 };
 use image::{ExtendedColorType, ImageEncoder, codecs::png::PngEncoder};
 use sha2::{Digest, Sha256};
@@ -298,6 +298,7 @@ fn environment() -> EnvironmentFingerprint {
         locale: "en-US".into(),
         timezone: "UTC".into(),
         viewport: Some(Size::new(512, 512)),
+        walls: Some(WallsLevel::Full),
     }
 }
 

@@ -27,6 +27,7 @@ mod page_header;
 mod pages;
 mod pixels;
 mod read;
+mod retention;
 mod rows;
 mod schema;
 mod schema_version;
@@ -48,8 +49,9 @@ pub use manifest::{
 };
 pub use pixels::{DecodedPicture, PictureError};
 pub use read::{DataSet, RecordIter, schema_version};
+pub use retention::{ExpiryPlan, RetentionConfig};
 pub use rows::{DerivedColumns, RecordedStep, RescoreRecord};
 pub use schema::{Table, hex};
 pub use shard::{LocalFile, ShardWriter, check_written, local_files, remove_shard, written_file};
 pub use stage::ShardStage;
-pub use verify::{RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning, verify};
+pub use verify::{ExpiredCounts, RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning, verify};

@@ -23,6 +23,7 @@ use commit::check_length;
 use store::{COMMITS, create, path_of, store_error, version_of};
 
 pub use commit::{Commit, CommitDraft, Op, Txn};
+pub(crate) use snapshot::FileAge;
 pub use snapshot::{ManifestSnapshot, RemovedFile};
 pub use stored::StoredCommits;
 

@@ -1,4 +1,5 @@
-//! Merges many small files into one, and removes the parts once no reader can need them.
+//! Merges many small files into one, and removes files that left the data set once no reader can
+//! need them.
 //!
 //! A followed job closes a shard every two seconds; a data set of ten thousand files is slow to
 //! open. The merged file is committed with `op: replace`; its parts move to `data/replaced/`, where
@@ -14,12 +15,13 @@ use furrow_rollout::{Id, Run};
 
 use crate::durable::{create_durable_dir, remove, sync_dir};
 use crate::file::{FileOrigin, IntegrityCheck, JobRows, TableFile, TableWriter};
+use crate::manifest::FileAge;
 use crate::schema::key;
 use crate::schema_version::SchemaVersion;
 use crate::shard::check_written;
 use crate::{ManifestSnapshot, RecordsConfig, RecordsError, ShardPlan, ShardStage, Table, WrittenFile};
 
-/// Folder of the parts of merged files, below the data set's. Inside it, each keeps its path.
+/// Folder of files that left the data set, below the data set's. Inside it, each keeps its path.
 const REPLACED: &str = "replaced";
 
 /// How much larger a merged file is than its largest part, at least: so a row is copied five times
@@ -48,10 +50,10 @@ pub struct MergePlanner {
 }
 
 impl MergePlanner {
-    /// What is worth merging now: per table and schema version, as many small files as fit one
-    /// shard, once enough have gathered. Scores are excluded: a job of its own wrote each of those
-    /// files. `schema` reads the schema version of a file, once for each; a file without one is
-    /// left alone.
+    /// What is worth merging now: per table, schema version and part of what is kept, as many small
+    /// files as fit one shard, once enough have gathered. Scores are excluded: a job of its own
+    /// wrote each of those files. `schema` reads the schema version of a file, once for each; a
+    /// file without one is left alone.
     pub fn plan(
         &mut self,
         snapshot: &ManifestSnapshot,
@@ -59,16 +61,19 @@ impl MergePlanner {
         mut schema: impl FnMut(&WrittenFile) -> Option<u32>,
     ) -> Vec<MergePlan> {
         self.schemas.retain(|path, _| snapshot.holds(path));
-        let mut small: BTreeMap<(Table, u32), Vec<&WrittenFile>> = BTreeMap::new();
-        for table in Table::ALL.into_iter().filter(|table| *table != Table::Scores) {
-            for file in snapshot.files(table).filter(|file| file.bytes < config.merge_below_bytes) {
-                let known = self.schemas.entry(file.path.clone()).or_insert_with(|| schema(file));
-                if let Some(version) = *known {
-                    small.entry((table, version)).or_default().push(file);
-                }
+        let parts = config.retention.merge_parts(snapshot);
+        let mut small: BTreeMap<(Table, u32, usize), Vec<&WrittenFile>> = BTreeMap::new();
+        let is_small =
+            |file: &WrittenFile| file.table != Table::Scores && file.bytes < config.merge_below_bytes;
+        for age in snapshot.file_ages().filter(|age| is_small(age.file)) {
+            let FileAge { file, .. } = age;
+            let Some(part) = parts.of(&age) else { continue };
+            let known = self.schemas.entry(file.path.clone()).or_insert_with(|| schema(file));
+            if let Some(version) = *known {
+                small.entry((file.table, version, part)).or_default().push(file);
             }
         }
-        let plan = |((table, schema_version), files): ((Table, u32), Vec<&WrittenFile>)| {
+        let plan = |((table, schema_version, _), files): ((Table, u32, usize), Vec<&WrittenFile>)| {
             let parts = choose(&files, config)?.into_iter().cloned().collect();
             Some(MergePlan { table, schema_version, parts })
         };

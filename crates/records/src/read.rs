@@ -112,15 +112,9 @@ impl DataSet {
         }
     }
 
-    /// Opens a listed file, which a merge may have set aside since the data set was opened.
+    /// Opens a listed file, which may have left the data set since that was opened.
     pub(crate) fn file(&self, file: &WrittenFile, trust: IntegrityCheck) -> Result<TableFile, RecordsError> {
-        let path = self.data_dir.join(&file.path);
-        match TableFile::open(&path, file, trust) {
-            Err(_) if !path.exists() => {
-                TableFile::open(&merge::replaced_path(&self.data_dir, &file.path), file, trust)
-            }
-            opened => opened,
-        }
+        open_listed(&self.data_dir, file, trust)
     }
 
     fn records<'a, R: ColumnCell + 'a, N: 'a>(
@@ -156,17 +150,47 @@ impl DataSet {
 }
 
 impl TableFile {
-    /// Opens a file that a commit listed, for a reader that follows the manifest by itself. A merge
-    /// may have set the file aside since.
+    /// Opens a file that a commit listed, for a reader that follows the manifest by itself. The
+    /// file may have left the data set since.
     pub fn open_listed(data_dir: &Path, file: &WrittenFile) -> Result<Self, RecordsError> {
-        let opened = Self::open(&data_dir.join(&file.path), file, IntegrityCheck::Length);
-        // The other path is tried only after the first one fails, since a merge may move the file
-        // at any moment.
-        let aside = merge::replaced_path(data_dir, &file.path);
-        if opened.is_err() && aside.is_file() {
-            return Self::open(&aside, file, IntegrityCheck::Length);
-        }
-        opened
+        open_listed(data_dir, file, IntegrityCheck::Length)
+    }
+}
+
+/// Opens a file where it is, or where files go that leave the data set.
+fn open_listed(
+    data_dir: &Path,
+    file: &WrittenFile,
+    trust: IntegrityCheck,
+) -> Result<TableFile, RecordsError> {
+    let path = data_dir.join(&file.path);
+    let opened = TableFile::open(&path, file, trust);
+    // The other path is tried only after the first one fails, since the file may move at any
+    // moment.
+    let Err(error) = opened else { return opened };
+    if path.exists() {
+        return Err(error);
+    }
+    let aside = merge::replaced_path(data_dir, &file.path);
+    match TableFile::open(&aside, file, trust) {
+        Err(_) if !aside.exists() => Err(explain_missing(data_dir, file, error)),
+        opened => opened,
+    }
+}
+
+/// Why a listed file is not there: it left the data set, or it is missing.
+fn explain_missing(data_dir: &Path, file: &WrittenFile, error: RecordsError) -> RecordsError {
+    let opened =
+        Manifest::local_store(data_dir).map(|store| futures::executor::block_on(Manifest::open(store)));
+    let Ok(Ok(manifest)) = opened else { return error };
+    let now = manifest.snapshot();
+    let path = data_dir.join(&file.path);
+    if now.holds(&file.path) {
+        error
+    } else if now.is_expired(&file.path) {
+        RecordsError::Expired { path }
+    } else {
+        RecordsError::LeftDataSet { path }
     }
 }
 

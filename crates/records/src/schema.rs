@@ -572,6 +572,9 @@ columns! {
         viewport_width: Option<i32>,
         /// Height of the viewport in CSS pixels.
         viewport_height: Option<i32>,
+        /// How far the browser was shut off from its machine: `basic`, `namespaces` or `full`; null
+        /// without a browser, and in files of schema versions 1 to 3.
+        walls: Option<String>,
     }
 
     SessionCell {

@@ -23,10 +23,18 @@ pub(crate) struct SchemaVersion {
 pub(crate) const VERSIONS: [SchemaVersion; SCHEMA_VERSION as usize] = [
     SchemaVersion {
         number: 1,
-        lacks: &[(Table::Trajectories, "success"), (Table::Trajectories, "evidence.findings_json")],
+        lacks: &[
+            (Table::Trajectories, "success"),
+            (Table::Trajectories, "evidence.findings_json"),
+            (Table::Trajectories, "environment.walls"),
+        ],
     },
-    SchemaVersion { number: 2, lacks: &[(Table::Trajectories, "evidence.findings_json")] },
-    SchemaVersion { number: 3, lacks: &[] },
+    SchemaVersion {
+        number: 2,
+        lacks: &[(Table::Trajectories, "evidence.findings_json"), (Table::Trajectories, "environment.walls")],
+    },
+    SchemaVersion { number: 3, lacks: &[(Table::Trajectories, "environment.walls")] },
+    SchemaVersion { number: 4, lacks: &[] },
 ];
 
 impl SchemaVersion {
@@ -120,6 +128,7 @@ mod tests {
             include_str!("../tests/schema_v1.txt"),
             include_str!("../tests/schema_v2.txt"),
             include_str!("../tests/schema_v3.txt"),
+            include_str!("../tests/schema_v4.txt"),
         ];
         assert_eq!(lists.len(), VERSIONS.len());
         for (version, list) in VERSIONS.into_iter().zip(lists) {

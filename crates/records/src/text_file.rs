@@ -20,7 +20,8 @@ pub(crate) fn create(path: &Path, text: &str) -> Result<bool, RecordsError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
         other => other.map_err(RecordsError::io("link (the file system must support hard links)", path))?,
     }
-    path.parent().map_or(Ok(()), sync_dir)?;
+    // The next try must not find a name that is not durable.
+    path.parent().map_or(Ok(()), sync_dir).inspect_err(|_| drop(remove(path)))?;
     Ok(true)
 }
 

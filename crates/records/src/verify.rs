@@ -26,7 +26,7 @@ use crate::shard::local_files;
 use crate::{RecordsError, Table, WrittenFile, chain, jobs};
 use groups::GroupTally;
 use report::RowLocation;
-pub use report::{RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning};
+pub use report::{ExpiredCounts, RuleBreach, VerifyCheck, VerifyCounts, VerifyReport, VerifyWarning};
 use steps::{StepWalk, check_marks};
 use trajectories::{TrajectoryChecks, check_trajectory};
 
@@ -41,6 +41,8 @@ struct Verifier<'a> {
     schema: SchemaVersion,
     /// Hashes of the jobs that files name, with the first such file.
     jobs: BTreeMap<String, String>,
+    /// Whether files expired between the opening of the data set and their turn.
+    has_expired_meanwhile: bool,
 }
 
 /// Checks a run directory or its `data` folder. It fails only when it cannot check; its findings
@@ -67,15 +69,22 @@ pub fn verify(dir: &Path) -> Result<VerifyReport, RecordsError> {
 
 impl<'a> Verifier<'a> {
     fn new(set: &'a DataSet) -> Self {
+        let snapshot = set.snapshot();
+        let expired = snapshot.has_expired().then(|| ExpiredCounts {
+            trajectories: snapshot.expired_rows(Table::Trajectories),
+            steps: snapshot.expired_rows(Table::Steps),
+            ..ExpiredCounts::default()
+        });
         Self {
             set,
-            report: VerifyReport::new(set.snapshot().version()),
+            report: VerifyReport { expired, ..VerifyReport::new(snapshot.version()) },
             facts: BTreeMap::new(),
             scored_slots: BTreeMap::new(),
             groups: BTreeSet::new(),
             tallies: BTreeMap::new(),
             schema: SchemaVersion::newest(),
             jobs: BTreeMap::new(),
+            has_expired_meanwhile: false,
         }
     }
 
@@ -122,6 +131,11 @@ impl<'a> Verifier<'a> {
     }
 
     fn unreadable(&mut self, file: &WrittenFile, error: &RecordsError) {
+        if matches!(error, RecordsError::Expired { .. }) {
+            self.has_expired_meanwhile = true;
+            self.report.expired.get_or_insert_default();
+            return self.report.warn(&file.path, error.to_string());
+        }
         self.report.breach(RuleBreach {
             check: VerifyCheck::File,
             table: Some(file.table),
@@ -201,14 +215,14 @@ impl<'a> Verifier<'a> {
             self.report.breach(location.breach(VerifyCheck::GroupOnce, None, None, what));
         }
         let none = GroupTally::default();
-        let problems = self.tallies.get(id).unwrap_or(&none).compare(&group);
-        for (check, what) in problems {
+        let tally = self.tallies.get(id).unwrap_or(&none);
+        if let Some(expired) = self.report.expired.as_mut().filter(|_| tally.is_part_of(&group)) {
+            expired.groups_cut += 1;
+            return;
+        }
+        for (check, what) in tally.compare(&group) {
             let what = format!("group {id} {what}");
-            if self.set.snapshot().has_expired() {
-                self.report.warn(id, format!("{what}; rows of this data set have expired"));
-            } else {
-                self.report.breach(location.breach(check, None, None, what));
-            }
+            self.report.breach(location.breach(check, None, None, what));
         }
     }
 
@@ -224,15 +238,20 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    fn check_rescore(&self, id: &str, rescore: &RescoreRecord) -> Option<(VerifyCheck, String)> {
+    fn check_rescore(&mut self, id: &str, rescore: &RescoreRecord) -> Option<(VerifyCheck, String)> {
         if rescore.score.reward.is_some_and(|reward| !reward.is_finite()) {
             return Some((VerifyCheck::RewardFinite, "its reward is not a finite number".into()));
         }
-        match self.facts.get(id) {
-            None if self.set.snapshot().has_expired() => None,
-            None => Some((VerifyCheck::EvidenceReceived, "scores a trajectory that has no row".into())),
-            Some(facts) if facts.evidence_sha256 == Some(rescore.score.evidence_sha256) => None,
-            Some(_) => Some((
+        match (self.facts.get(id), &mut self.report.expired) {
+            (None, Some(expired)) => {
+                expired.scores_left += 1;
+                None
+            }
+            (None, None) => {
+                Some((VerifyCheck::EvidenceReceived, "scores a trajectory that has no row".into()))
+            }
+            (Some(facts), _) if facts.evidence_sha256 == Some(rescore.score.evidence_sha256) => None,
+            (Some(_), _) => Some((
                 VerifyCheck::EvidenceReceived,
                 "its scorer received other evidence than is stored".into(),
             )),
@@ -264,9 +283,7 @@ impl<'a> Verifier<'a> {
 
     fn check_step(&mut self, table: Table, step: &RecordedStep) -> Vec<(VerifyCheck, String)> {
         let Some(facts) = self.facts.get_mut(step.ancestry.trajectory_id.as_str()) else {
-            let expired = self.set.snapshot().has_expired();
-            let orphan = || (VerifyCheck::StepParent, String::from("its trajectory has no row"));
-            return (!expired).then(orphan).into_iter().collect();
+            return self.orphan(table).into_iter().collect();
         };
         facts.steps_read += 1;
         facts.add_versions(step.record.trace.tokens.as_ref());
@@ -285,15 +302,26 @@ impl<'a> Verifier<'a> {
         problems
     }
 
+    /// A step without its trajectory. Where rows have expired, failed trajectories may leave some.
+    fn orphan(&mut self, table: Table) -> Option<(VerifyCheck, String)> {
+        match &mut self.report.expired {
+            Some(expired) if table == Table::FailedSteps => {
+                expired.failed_steps_left += 1;
+                None
+            }
+            Some(_) if self.has_expired_meanwhile => None,
+            _ => Some((VerifyCheck::StepParent, "its trajectory has no row".into())),
+        }
+    }
+
     // The end.
 
     /// Checks that need all rows.
     fn compare(&mut self) {
         let facts = std::mem::take(&mut self.facts);
-        let expired = self.set.snapshot().has_expired();
         for (id, facts) in &facts {
             let location = RowLocation { table: Table::Trajectories, file: &facts.file, row: facts.row };
-            if expired && facts.steps_read == 0 {
+            if self.has_expired_meanwhile && facts.steps_read == 0 {
                 continue;
             }
             for (check, what) in facts.check_whole() {
@@ -330,7 +358,7 @@ impl<'a> Verifier<'a> {
             }
             let what = match (file.temporary, snapshot.removed().contains_key(&file.name)) {
                 (true, _) => "was never finished",
-                (_, true) => "is also in a merged file and was not set aside",
+                (_, true) => "is also in a merged file, or has expired, and was not set aside",
                 (_, false) => "is in no commit",
             };
             self.report.warn(file.name, what);

@@ -15,9 +15,11 @@ mod evidence;
 mod files;
 mod group;
 mod id;
+mod lease;
 mod modifiers;
 mod observation;
 mod score;
+mod secrets;
 mod session;
 mod step;
 mod task;
@@ -42,11 +44,13 @@ pub use evidence::{ErrorPage, Evidence};
 pub use files::{TaskFiles, UploadFile, is_file_name};
 pub use group::{GroupRecord, GroupStatistics};
 pub use id::{BadId, EnvWorker, Group, Id, IdKind, PolicyWorker, Run, Shard, Trajectory};
+pub use lease::{LEASE_SECRET_BYTES, LeaseProof, LeaseSecret};
 pub use modifiers::{Modifier, Modifiers};
 pub use observation::{
     ImageFormat, MARK_TEXT_CHARS_MAX, MARKS_MAX, Mark, Observation, Screenshot, Size, TabInfo,
 };
 pub use score::{Score, ScoreComponent};
+pub use secrets::{SECRETS_MAX, is_secret_name, secret_placeholder};
 pub use session::{ContextPolicy, ExtraAction, Grammar, SamplingParams, SessionSpec};
 pub use step::{Outcome, OutcomeName, StepRecord};
 pub use task::{ActionHint, ObservationSpec, PageClock, PageHooks, Split, Task};
@@ -57,14 +61,14 @@ pub use trace::{
 };
 pub use trajectory::{
     Assignment, EnvironmentFingerprint, PolicyHashes, TrajectoryAncestry, TrajectoryEnding, TrajectoryRecord,
-    TrajectoryStatus,
+    TrajectoryStatus, WallsLevel,
 };
-pub use weights::{WEIGHTS_LINKS_MAX, WeightsForm, WeightsLink, WeightsOrder};
+pub use weights::{WEIGHTS_LINKS_MAX, WeightRoots, WeightsForm, WeightsLink, WeightsOrder};
 
 /// Version of the messages in `proto/`. The coordinator refuses workers of another version when
 /// they register.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Version of the Parquet schema, written into the metadata of every file and into every manifest
 /// commit.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;

@@ -1,8 +1,8 @@
 //! One attempt at a slot: its assignment, its ending and its record.
 
 use crate::{
-    EndKind, Evidence, Group, Id, Outcome, PolicyKind, Run, Score, SessionSpec, Size, Task, TaskChecks,
-    TaskFiles, TimeSplit, Trajectory,
+    EndKind, Evidence, Group, Id, LeaseProof, LeaseSecret, Outcome, PolicyKind, Run, Score, SessionSpec,
+    Size, Task, TaskChecks, TaskFiles, TimeSplit, Trajectory,
 };
 
 /// A trajectory leased to an environment worker.
@@ -13,6 +13,8 @@ pub struct Assignment {
     /// Fencing token: every call about the trajectory carries it, and a call with an older one is
     /// refused.
     pub token: u64,
+    /// Proves that a caller is the worker that the lease was given to. Policy workers never get it.
+    pub secret: LeaseSecret,
     /// Milliseconds that the lease lasts without a renewal.
     pub lease_millis: u64,
     /// The task to attempt.
@@ -21,10 +23,23 @@ pub struct Assignment {
     pub files: TaskFiles,
     /// What the environment worker does for the task's scorer.
     pub checks: TaskChecks,
+    /// Names of the secrets that the environment worker may fill in for it.
+    pub secrets: Vec<String>,
     /// How the policy parses replies, samples and keeps context.
     pub session: SessionSpec,
     /// Address of the policy worker to use, as `host:port`.
     pub policy_address: String,
+}
+
+impl Assignment {
+    /// What a call about the trajectory presents.
+    pub fn proof(&self) -> LeaseProof {
+        LeaseProof {
+            trajectory_id: self.ancestry.trajectory_id.clone(),
+            token: self.token,
+            secret: self.secret.clone(),
+        }
+    }
 }
 
 /// The run, group and slot that a trajectory belongs to.
@@ -79,6 +94,39 @@ pub struct EnvironmentFingerprint {
     pub timezone: String,
     /// Viewport of the pages.
     pub viewport: Option<Size>,
+    /// How far the browser was shut off from its machine; `None` without a browser, and in records
+    /// of earlier versions.
+    pub walls: Option<WallsLevel>,
+}
+
+/// How far a browser is shut off from the machine that it runs on, the weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WallsLevel {
+    /// A part of the walls below is missing: the machine refuses it, or the job turns it off.
+    Basic,
+    /// It can gain no privileges, but it has the rights of the worker's own user.
+    Namespaces,
+    /// It also runs as an ordinary user of its own.
+    Full,
+}
+
+impl WallsLevel {
+    /// Every level, the weakest first.
+    pub const ALL: [Self; 3] = [Self::Basic, Self::Namespaces, Self::Full];
+
+    /// Its name in messages, columns and job files.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Basic => "basic",
+            Self::Namespaces => "namespaces",
+            Self::Full => "full",
+        }
+    }
+
+    /// Parses what `as_str` returns.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| level.as_str() == text)
+    }
 }
 
 /// Whether a trajectory counts for training.

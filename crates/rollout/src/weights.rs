@@ -1,5 +1,7 @@
 //! Published weights: the version that a worker must run, and the directories it is built from.
 
+use std::path::{Component, Path, PathBuf};
+
 use crate::PolicyVersion;
 
 /// What a directory of weights contains.
@@ -59,5 +61,58 @@ impl WeightsForm {
     /// Parses what `as_str` returns.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|form| form.as_str() == name)
+    }
+}
+
+/// Directories below which published weights must lie; without any they may lie anywhere.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WeightRoots(Vec<PathBuf>);
+
+impl WeightRoots {
+    /// These directories, which are absolute and without links.
+    pub fn new(roots: Vec<PathBuf>) -> Self {
+        Self(roots)
+    }
+
+    /// Why a directory is outside, if it is. Compares names alone: who opens the directory resolves
+    /// its links first.
+    pub fn refusal(&self, directory: &Path) -> Option<String> {
+        let climbs = directory.components().any(|part| part == Component::ParentDir);
+        let inside = self.0.iter().any(|root| directory.starts_with(root));
+        if self.0.is_empty() || (inside && !climbs) {
+            return None;
+        }
+        let roots: Vec<String> = self.0.iter().map(|root| root.display().to_string()).collect();
+        Some(format!(
+            "{} is outside of policy.weights.roots ({}); put the weights below one of them, or add their directory \
+             to the key",
+            directory.display(),
+            roots.join(", ")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_lie_below_a_root_or_nowhere_near() {
+        let roots = WeightRoots::new(vec!["/data/weights".into(), "/scratch".into()]);
+        let cases = [
+            ("/data/weights", true),
+            ("/data/weights/7", true),
+            ("/scratch/a/b", true),
+            ("/data/weights-of-others/7", false),
+            ("/data/weights/../keys", false),
+            ("/data/weights/7/..", false),
+            ("/etc", false),
+            ("/", false),
+            ("data/weights/7", false),
+        ];
+        for (directory, want) in cases {
+            assert_eq!(roots.refusal(Path::new(directory)).is_none(), want, "{directory}");
+        }
+        assert_eq!(WeightRoots::default().refusal(Path::new("/etc")), None);
     }
 }

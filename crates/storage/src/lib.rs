@@ -10,7 +10,8 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{
-    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+    PermissionsExt as _,
 };
 use std::path::Path;
 
@@ -69,13 +70,34 @@ pub fn read_private(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     read_at_most(file, bytes_max)
 }
 
+/// Reads a file that another program keeps for this one, such as a secret that is mounted: it may
+/// lie behind links and belong to another user. Where it is a secret, its owner and its group alone
+/// may read it.
+pub fn read_mounted(path: &Path, bytes_max: u64, is_secret: bool) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(refused(&format!("it is {}", kind(&metadata))));
+    }
+    let mode = metadata.mode() & 0o777;
+    if is_secret && mode & 0o007 != 0 {
+        let why = format!(
+            "its mode is {mode:o}, so every user may read the secret; set it with `chmod 600`, or for the volume of a \
+             Kubernetes secret with `defaultMode: 0440`"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    read_at_most(file, bytes_max)
+}
+
 /// Refuses a folder that other users may look into or that [`check_dir`] refuses.
 pub fn check_private_dir(path: &Path) -> io::Result<()> {
     check_dir(path)?;
     check_private(&path.symlink_metadata()?)
 }
 
-/// Creates a folder that only this user may look into, or checks the one that is there.
+/// Creates a folder that only this user may look into. One of this user that others may look into,
+/// as some tools leave it that copy a run, becomes so again: each secret in it has its own mode.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
         create_durable_dir(above)?;
@@ -84,7 +106,10 @@ pub fn create_private_dir(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         other => other?,
     }
-    check_private_dir(path)?;
+    check_dir(path)?;
+    if check_private(&path.symlink_metadata()?).is_err() {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    }
     sync_name(path)
 }
 
@@ -129,7 +154,8 @@ fn replace_with(path: &Path, bytes: &[u8], mode: Option<u32>) -> io::Result<()> 
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Creates a folder and its parents and makes every new name durable.
+/// Creates a folder and its parents and makes every new name durable. A folder that is there is
+/// taken to be durable: one whose name could not be synced is removed again.
 pub fn create_durable_dir(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -141,7 +167,29 @@ pub fn create_durable_dir(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
         other => other?,
     }
-    sync_name(path)
+    sync_name(path).inspect_err(|_| drop(fs::remove_dir(path)))
+}
+
+/// Writes what a file holds once more, in place, and syncs it. A missing file passes.
+///
+/// Where a sync fails, Linux may drop what it should have written and keep it in memory all the
+/// same, as if it were on the disk. A process that starts later reads it there, and no sync of that
+/// process writes it: only a new write does.
+pub fn write_again(path: &Path) -> io::Result<()> {
+    let file = match open(path, OpenOptions::new().read(true).write(true)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    let mut piece = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let count = file.read_at(&mut piece, at)?;
+        if count == 0 {
+            return file.sync_all();
+        }
+        file.write_all_at(&piece[..count], at)?;
+        at += count as u64;
+    }
 }
 
 /// Makes the names of an existing folder and of those above it durable, as far as this user may
@@ -380,6 +428,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_written_again_is_as_before() {
+        let fixture = Fixture::new();
+        let content: Vec<u8> = (0..3_000_000u32).map(|at| (at % 251) as u8).collect();
+        fs::write(fixture.path("own"), &content).unwrap();
+        write_again(&fixture.path("own")).unwrap();
+        assert!(fs::read(fixture.path("own")).unwrap() == content);
+        write_again(&fixture.path("not-there")).unwrap();
+        assert!(write_again(&fixture.path("link")).is_err());
+    }
+
+    #[test]
     fn a_secret_is_its_users_alone() {
         let fixture = Fixture::new();
         let dir = fixture.path("secrets");
@@ -396,8 +455,10 @@ mod tests {
         let why = read_private(&path, 6).unwrap_err().to_string();
         assert!(why.contains("its mode is 640") && why.contains("chmod 600"), "{why}");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-        let why = create_private_dir(&dir).unwrap_err().to_string();
+        let why = check_private_dir(&dir).unwrap_err().to_string();
         assert!(why.contains("its mode is 755") && why.contains("chmod 700"), "{why}");
+        create_private_dir(&dir).unwrap();
+        assert_eq!(mode(&dir), 0o700, "a copy of a run is closed again");
         for name in ["link", "users", "folder-link"] {
             assert!(read_private(&fixture.path(name), 100).is_err(), "{name}");
             assert!(create_private_dir(&fixture.path(name)).is_err(), "{name}");

@@ -128,6 +128,9 @@ pub struct TasksConfig {
     pub http_hosts: Vec<String>,
     /// Commands that tasks may name.
     pub hooks: Vec<HookConfig>,
+    /// Names of the job's secrets, which tasks may use. They are declared in another section, so
+    /// the reader of the whole job fills them in.
+    pub secrets: Vec<String>,
 }
 
 /// A section of the job that configures tasks.
@@ -240,6 +243,7 @@ impl TasksFile {
                 sources,
                 http_hosts: self.http_hosts,
                 hooks,
+                secrets: Vec::new(),
             }),
             _ => Err(problems),
         }

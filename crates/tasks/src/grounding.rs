@@ -196,6 +196,7 @@ fn read_task(
         allow_hosts: Vec::new(),
         files: FileKeys::default(),
         reset: None,
+        secrets: Vec::new(),
     };
     let json = Value::Object(record).to_string();
     Some(TaskSpec::assembled(common, scorer, hooks, json, source, &DEFAULTS))

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use furrow_rollout::{Size, Split, is_hook_name};
+use furrow_rollout::{SECRETS_MAX, Size, Split, is_hook_name, is_secret_name};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value};
 use url::Url;
@@ -60,6 +60,8 @@ pub(crate) struct CommonKeys {
     pub(crate) files: FileKeys,
     /// Name of a hook of the job.
     pub(crate) reset: Option<String>,
+    /// Names of secrets of the job.
+    pub(crate) secrets: Vec<String>,
 }
 
 /// Reads all rows of a file. Lines that are not JSON objects become problems, the others rows.
@@ -160,6 +162,7 @@ impl CommonKeys {
             allow_hosts: read_hosts(fields),
             files: FileKeys::read(fields),
             reset: read_reset(fields),
+            secrets: read_secrets(fields),
             task_id: task_id?,
             start_url: start_url?,
         })
@@ -182,6 +185,16 @@ fn read_reset(fields: &mut JsonFields) -> Option<String> {
         return None;
     }
     Some(name)
+}
+
+/// Whether the job declares them is checked where the suites are together.
+fn read_secrets(fields: &mut JsonFields) -> Vec<String> {
+    let names = fields.texts("secrets", SECRETS_MAX, 256).unwrap_or_default();
+    for name in names.iter().filter(|name| !is_secret_name(name)) {
+        let problem = format!("{name:?} is not a secret's name; use 1 to 64 of A-Z 0-9 _, a letter first");
+        fields.problem("secrets", problem);
+    }
+    names
 }
 
 fn read_hosts(fields: &mut JsonFields) -> Vec<String> {
@@ -358,6 +371,10 @@ mod tests {
         refused(r#"{"task_id":"a","start_url":"a.html","viewport":[1,1]}"#, "viewport: [1,1] is not a size");
         refused(r#"{"task_id":"a","start_url":"a.html","goal":""}"#, "goal: \"\" has 0 bytes");
         refused(r#"{"task_id":"a","start_url":"a.html","allow_hosts":["**"]}"#, "\"**\" is not a host");
+        refused(
+            r#"{"task_id":"a","start_url":"a.html","secrets":["pw"]}"#,
+            "secrets: \"pw\" is not a secret's name",
+        );
         refused(r#"{"task_id":"a","start_url":"a.html","difficulty":[]}"#, "difficulty: [] is not a string");
     }
 

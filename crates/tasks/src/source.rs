@@ -28,6 +28,8 @@ pub struct TaskSpec {
     pub(crate) file_keys: FileKeys,
     /// Name of the job's hook that resets the task's back end before each trajectory.
     pub reset: Option<String>,
+    /// Names of the job's secrets that its trajectories may use.
+    pub secrets: Vec<String>,
     /// Weight of one planned repetition under the weighted sampler.
     pub(crate) weight: f64,
     /// Number of repetitions in the plan.
@@ -110,6 +112,7 @@ impl TaskSpec {
         let files = TaskFiles::default();
         let file_keys = line.files;
         let reset = line.reset;
+        let secrets = line.secrets;
         Self {
             task,
             scorer,
@@ -117,6 +120,7 @@ impl TaskSpec {
             difficulty,
             fixed_seed,
             reset,
+            secrets,
             files,
             file_keys,
             weight: 0.0,

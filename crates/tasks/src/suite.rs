@@ -53,6 +53,7 @@ pub fn load(config: &TasksConfig) -> Result<TaskSet, Vec<String>> {
         }
     }
     set.refuse_unknown_back_ends(config, &mut problems);
+    set.refuse_unknown_secrets(config, &mut problems);
     set.warn_of_self_reports();
     let section = config.section;
     set.refuse_shared_ids(section, &mut problems);
@@ -195,6 +196,19 @@ impl TaskSet {
                         list(&hosts)
                     ));
                 }
+            }
+        }
+    }
+
+    /// Tasks name secrets of the job; no task can declare one.
+    fn refuse_unknown_secrets(&self, config: &TasksConfig, problems: &mut Vec<String>) {
+        let known = if config.secrets.is_empty() { "none".to_owned() } else { config.secrets.join(", ") };
+        for spec in &self.specs {
+            for name in spec.secrets.iter().filter(|name| !config.secrets.contains(name)) {
+                problems.push(format!(
+                    "{}: secrets: {name} is not declared in the job; its secrets: {known}. Add [env.secrets.{name}], or use one of them",
+                    spec.name()
+                ));
             }
         }
     }

@@ -62,8 +62,7 @@ impl ManualTime {
     }
 
     /// Sets the wall clock; the monotonic clock does not change.
-    #[cfg(test)]
-    pub(crate) fn set_wall(&self, micros: i64) {
+    pub fn set_wall(&self, micros: i64) {
         self.0.wall_micros.store(micros, SeqCst);
     }
 }

@@ -113,7 +113,7 @@ define_metrics! {
     leases_lost: Counter = "rollout/leases_lost" in Count;
     /// Assignments leased at the moment.
     running: Gauge = "rollout/running" in Count;
-    /// Calls refused because their fencing token was stale.
+    /// Calls refused because their caller did not hold the lease that they name.
     calls_fenced: Counter = "rollout/calls_fenced" in Count;
     /// Calls that repeated what was already durable; acknowledged again.
     calls_repeated: Counter = "rollout/calls_repeated" in Count;
@@ -125,7 +125,8 @@ define_metrics! {
     groups_zero_variance: Counter = "rollout/groups_zero_variance" in Count;
     /// Evaluations of a version that ended, complete or cut short.
     evaluations: Counter = "eval/evaluations" in Count;
-    /// Evaluations that ended before they were complete, because newer weights waited.
+    /// Evaluations that ended before they were complete, because newer weights waited or the
+    /// version was withdrawn.
     evaluations_cut: Counter = "eval/cut" in Count;
     /// Policy version of the last evaluation that ended.
     evaluated_version: Gauge = "eval/version" in Count;
@@ -133,6 +134,8 @@ define_metrics! {
     evaluated_scored: Gauge = "eval/scored" in Count;
     /// Trajectories of the last evaluation that ended which solved their task.
     evaluated_successes: Gauge = "eval/successes" in Count;
+    /// Policy versions that were withdrawn, because their weights were broken.
+    versions_withdrawn: Counter = "rollout/versions_withdrawn" in Count;
     /// Workers whose registration was refused.
     workers_refused: Counter by WorkerKind = "rollout/workers_refused" in Count;
     /// Workers registered with the coordinator at the moment.
@@ -147,6 +150,10 @@ define_metrics! {
     committed: Counter = "records/trajectories" in Count;
     /// Bytes of committed files.
     committed_bytes: Counter = "records/bytes" in Bytes;
+    /// Trajectories that are no longer part of the data set, because they were the oldest.
+    expired: Counter = "records/expired" in Count;
+    /// Bytes of files that are no longer part of the data set, because they were the oldest.
+    expired_bytes: Counter = "records/expired_bytes" in Bytes;
     /// From the end of a trajectory to its manifest commit.
     commit_micros: Histogram = "records/commit_micros" in Micros;
     /// Bytes in the spool: durable and not yet committed.
@@ -303,7 +310,7 @@ event_names! {
     ASSIGNMENT_LEASED = "assignment.leased";
     /// A lease was revoked.
     LEASE_LOST = "lease.lost";
-    /// A call carried a stale token.
+    /// A call came from another than the holder of its lease.
     CALL_FENCED = "call.fenced";
     /// A call repeated what was already durable.
     CALL_REPEATED = "call.repeated";
@@ -316,12 +323,16 @@ event_names! {
     /// A trajectory ended by a fault of the farm.
     TRAJECTORY_FAILED = "trajectory.failed";
     GROUP_CLOSED = "group.closed";
+    /// The weights of a version are broken; no worker is ordered to run it any more.
+    VERSION_WITHDRAWN = "version.withdrawn";
     /// A version of the weights is being evaluated.
     EVALUATION_BEGUN = "evaluation.begun";
     /// Its evaluation is over.
     EVALUATION_ENDED = "evaluation.ended";
     /// A shard is named in the manifest.
     SHARD_COMMITTED = "shard.published";
+    /// The oldest rows are no longer part of the data set.
+    ROWS_EXPIRED = "rows.expired";
     /// Nothing is assigned at the moment.
     ADMISSION_PAUSED = "admission.paused";
     ADMISSION_RESUMED = "admission.resumed";

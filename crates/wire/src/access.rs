@@ -65,7 +65,13 @@ impl Caller {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
 
-    pub(crate) fn identified(peer: Peer) -> Self {
+    /// Whom the certificate names, if the server identifies its callers.
+    pub(crate) fn peer(&self) -> Option<&Peer> {
+        self.0.as_deref()
+    }
+
+    /// A caller whose certificate names this peer.
+    pub fn identified(peer: Peer) -> Self {
         Self(Some(Arc::new(peer)))
     }
 
@@ -115,7 +121,7 @@ mod tests {
     use super::*;
 
     fn peer(role: PeerRole) -> Peer {
-        Peer { run: furrow_rollout::Id::new("r").unwrap(), role, name: "x".into() }
+        Peer::of_run(furrow_rollout::Id::new("r").unwrap(), role, "x")
     }
 
     #[test]
@@ -130,6 +136,8 @@ mod tests {
             }
         }
         assert!(methods.len() >= 16, "{methods:?}");
+        // It has a listener of its own, without this layer, for callers without a certificate.
+        assert!(methods.remove("/furrow.v1.EnrolmentService/Enrol"));
         let own =
             ACCESS.iter().map(|(path, _)| (*path).to_owned()).filter(|path| path.starts_with("/furrow."));
         assert_eq!(own.collect::<BTreeSet<_>>(), methods, "ACCESS (left) and proto/ (right) differ");

@@ -2,12 +2,14 @@
 
 use furrow_rollout::{
     Assignment, ContextPolicy, ExtraAction, FinalQuery, Grammar, Id, ObservationSpec, PageClock, PageHooks,
-    QUERIES_MAX, SamplingParams, SessionSpec, Split, Task, TaskChecks, TrajectoryAncestry, is_hook_name,
+    QUERIES_MAX, SECRETS_MAX, SamplingParams, SessionSpec, Split, Task, TaskChecks, TrajectoryAncestry,
+    is_hook_name, is_secret_name,
 };
 
-use crate::error::{WireError, cap, capped, finite, known_value, need, unknown};
+use crate::error::{WireError, cap, capped, known_value, need, unknown, within};
 use crate::files::{FileContents, upload_into};
-use crate::limits::{HOSTS_MAX, TEXT_BYTES_MAX, URL_BYTES_MAX};
+use crate::lease::{lease_secret_from, lease_secret_into};
+use crate::limits::{HOSTS_MAX, REPLY_TOKENS_MAX, TEXT_BYTES_MAX, URL_BYTES_MAX};
 use crate::observation::{format_from, format_into, size_from, size_into};
 use crate::v1;
 
@@ -17,9 +19,11 @@ pub fn assignment_from(message: v1::Assignment, contents: &FileContents) -> Resu
         files: contents.select(message.uploads, message.download_bytes_max)?,
         ancestry: ancestry_from(&need(message.ancestry, "assignment.ancestry")?)?,
         token: message.token,
+        secret: lease_secret_from(message.secret, "assignment.secret")?,
         lease_millis: message.lease_millis,
         task: task_from(need(message.task, "assignment.task")?)?,
         checks: checks_from(message.checks.unwrap_or_default())?,
+        secrets: secrets_from(message.secrets)?,
         session: session_spec_from(need(message.session, "assignment.session")?)?,
         policy_address: capped(message.policy_address, 512, "assignment.policy_address")?,
     })
@@ -30,9 +34,11 @@ pub fn assignment_into(value: &Assignment) -> v1::Assignment {
     v1::Assignment {
         ancestry: Some(ancestry_into(&value.ancestry)),
         token: value.token,
+        secret: Some(lease_secret_into(&value.secret)),
         lease_millis: value.lease_millis,
         task: Some(task_into(&value.task)),
         checks: Some(checks_into(&value.checks)),
+        secrets: value.secrets.clone(),
         session: Some(session_spec_into(&value.session)),
         policy_address: value.policy_address.clone(),
         uploads: value.files.uploads.iter().map(upload_into).collect(),
@@ -55,6 +61,14 @@ fn checks_from(message: v1::TaskChecks) -> Result<TaskChecks, WireError> {
         reset: message.reset,
         queries: message.queries.iter().map(query).collect::<Result<_, _>>()?,
     })
+}
+
+fn secrets_from(names: Vec<String>) -> Result<Vec<String>, WireError> {
+    cap(names.len(), SECRETS_MAX, "assignment.secrets")?;
+    match names.iter().find(|name| !is_secret_name(name)) {
+        Some(name) => Err(unknown("assignment.secrets", name, "a secret's name, such as SHOP_PASSWORD")),
+        None => Ok(names),
+    }
 }
 
 fn checks_into(value: &TaskChecks) -> v1::TaskChecks {
@@ -149,8 +163,8 @@ pub fn task_into(value: &Task) -> v1::Task {
     }
 }
 
-/// Validates the settings of a session: finite sampling parameters, known extra actions and context
-/// policy.
+/// Validates the settings of a session: sampling parameters that a job may set, known extra actions
+/// and context policy.
 pub fn session_spec_from(message: v1::SessionSpec) -> Result<SessionSpec, WireError> {
     let grammar = need(message.grammar, "session.grammar")?;
     let sampling = need(message.sampling, "session.sampling")?;
@@ -160,16 +174,34 @@ pub fn session_spec_from(message: v1::SessionSpec) -> Result<SessionSpec, WireEr
             extra: grammar.extra.iter().map(|name| extra_from(name)).collect::<Result<_, _>>()?,
         },
         sampling: SamplingParams {
-            temperature: finite(sampling.temperature, "session.sampling.temperature")?,
-            top_p: finite(sampling.top_p, "session.sampling.top_p")?,
+            temperature: within(
+                sampling.temperature,
+                0.0..=100.0,
+                "session.sampling.temperature",
+                "0 to 100",
+            )?,
+            top_p: within(
+                sampling.top_p,
+                f32::MIN_POSITIVE..=1.0,
+                "session.sampling.top_p",
+                "above 0, at most 1",
+            )?,
             top_k: sampling.top_k,
-            min_p: finite(sampling.min_p, "session.sampling.min_p")?,
-            max_tokens: sampling.max_tokens,
+            min_p: within(sampling.min_p, 0.0..=1.0, "session.sampling.min_p", "0 to 1")?,
+            max_tokens: reply_tokens_from(sampling.max_tokens)?,
             seed: sampling.seed,
         },
         context: context_from(&message.context)?,
         instructions: capped(message.instructions, TEXT_BYTES_MAX, "session.instructions")?,
     })
+}
+
+/// Most tokens of a reply, in the range that a job may set.
+fn reply_tokens_from(max_tokens: u32) -> Result<u32, WireError> {
+    if (1..=REPLY_TOKENS_MAX).contains(&max_tokens) {
+        return Ok(max_tokens);
+    }
+    Err(unknown("session.sampling.max_tokens", &max_tokens.to_string(), "1 to 1000000"))
 }
 
 /// Converts session settings to their message.

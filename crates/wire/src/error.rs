@@ -1,5 +1,8 @@
 //! Validation errors of messages, which name the field.
 
+use std::error::Error as _;
+use std::ops::RangeInclusive;
+
 use tonic::{Code, Status};
 
 /// A message that fails validation.
@@ -62,6 +65,18 @@ pub fn refusal(status: &Status) -> RefusalKind {
     }
 }
 
+/// Describes a status in one sentence: its message, and the messages of the transport errors that
+/// caused it.
+pub fn describe_status(status: &Status) -> String {
+    let mut text = format!("{:?}: {}", status.code(), status.message());
+    let mut source = status.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
 /// What a client should do about a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
@@ -101,6 +116,15 @@ pub(crate) fn known_value<T>(
 
 pub(crate) fn finite(value: f32, key: &'static str) -> Result<f32, WireError> {
     if value.is_finite() { Ok(value) } else { Err(unknown(key, &value.to_string(), "a finite number")) }
+}
+
+pub(crate) fn within(
+    value: f32,
+    range: RangeInclusive<f32>,
+    key: &'static str,
+    expected: &'static str,
+) -> Result<f32, WireError> {
+    if range.contains(&value) { Ok(value) } else { Err(unknown(key, &value.to_string(), expected)) }
 }
 
 pub(crate) fn fixed<const N: usize>(bytes: &[u8], key: &'static str) -> Result<[u8; N], WireError> {

@@ -25,7 +25,7 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 /// logs, and connections to others.
 const RESERVED_DESCRIPTORS: u64 = 512;
 /// More connections than the largest farm has workers.
-const CONNECTIONS_MAX: u64 = 4096;
+pub(crate) const CONNECTIONS_MAX: u64 = 4096;
 const CONNECTIONS_MIN: u64 = 16;
 /// Connections beyond the limit that may be ending: the tasks that own them close them.
 const ENDING_MAX: usize = 32;

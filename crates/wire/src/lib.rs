@@ -9,15 +9,22 @@
 mod access;
 mod assignment;
 mod authorize;
+mod budget;
+mod current_identity;
+mod enrolment;
 mod error;
 mod files;
+mod handshake;
 mod incoming;
+mod lease;
 mod limits;
 mod link;
 mod observation;
 mod reply;
+mod revocations;
 mod session;
 mod step;
+mod tls;
 mod trace;
 mod weights;
 
@@ -27,19 +34,22 @@ pub use assignment::{
     task_from, task_into,
 };
 pub use authorize::{Authorize, AuthorizeLayer};
-pub use error::{RefusalKind, WireError, refusal};
+pub use enrolment::{Enroller, enrol, serve_enrolment};
+pub use error::{RefusalKind, WireError, describe_status, refusal};
 pub use files::FileContents;
-pub use furrow_identity::{Identity, Peer, PeerRole};
+pub use furrow_identity::{Identity, Peer, PeerRole, RevokedPeer};
 pub use incoming::{BoundedIncoming, BoundedStream, ConnectionLimits, raise_descriptor_limit};
+pub use lease::{lease_ref_from, lease_ref_into, lease_secret_from, lease_secret_into};
 pub use limits::{
     LEASE_WAIT_MILLIS_MAX, MESSAGE_BYTES_MAX, PAST_STEPS_MAX, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX,
 };
 pub use link::{
     Authorized, AuthorizedServer, Connector, LinkTimeouts, TcpConnector, TlsConnector, accept,
-    authorized_server, server, with_deadline, with_health_and_reflection,
+    authorized_server, endpoint, serve, server, with_deadline, with_health_and_reflection,
 };
 pub use observation::{observation_from, observation_into, screenshot_from, screenshot_into};
 pub use reply::{outcome_from, outcome_into, reply_from, reply_into};
+pub use revocations::Revocations;
 pub use session::{PastStep, SessionOpening, past_from, past_into};
 pub use step::{
     OpaqueStep, decode_ending, decode_opaque_step, decode_step, digest, encode_ending, encode_opaque_step,

@@ -45,5 +45,8 @@ pub(crate) const SIDE_MAX: u32 = 16_384;
 /// Most entries of a task's host list.
 pub(crate) const HOSTS_MAX: usize = 4096;
 
+/// Most tokens of one reply, as in a job's `policy.sampling.max_tokens`.
+pub(crate) const REPLY_TOKENS_MAX: u32 = 1_000_000;
+
 /// Most tokens in a list of a trace.
 pub(crate) const TOKENS_MAX: usize = 1 << 20;

@@ -5,19 +5,29 @@
 //! Programs connect with a [`TlsConnector`] and serve with an identity; tests may do without.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::io;
 use std::time::Duration;
 
 use furrow_identity::{Identity, PeerRole};
-use tokio::net::TcpListener;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+use tokio_stream::Stream;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::NamedService;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Server, ServerTlsConfig};
+use tonic::transport::server::{Connected, Router};
+use tonic::transport::{Channel, Endpoint, Server};
 use tower::layer::util::Stack;
 
 use crate::authorize::AuthorizeLayer;
+use crate::budget::PeerBudgets;
+use crate::current_identity::CurrentIdentity;
+use crate::handshake::handshakes;
 use crate::incoming::{BoundedIncoming, ConnectionLimits};
+use crate::revocations::Revocations;
 
 /// Keepalive and connect times. A dead peer is noticed within 10 s + 5 s; without keepalive a
 /// half-open connection would hold a session for ever.
@@ -52,31 +62,38 @@ pub trait Connector: Send + Sync + 'static {
 /// be of the role that is called.
 #[derive(Debug, Clone)]
 pub struct TlsConnector {
-    identity: Arc<Identity>,
+    identity: CurrentIdentity,
     timeouts: LinkTimeouts,
 }
 
 impl TlsConnector {
     /// Connects as this process.
-    pub fn new(identity: Arc<Identity>) -> Self {
-        Self { identity, timeouts: LinkTimeouts::default() }
+    pub fn new(identity: Identity) -> Self {
+        Self { identity: CurrentIdentity::new(identity), timeouts: LinkTimeouts::default() }
     }
 }
 
 impl Connector for TlsConnector {
     fn channel(&self, to: PeerRole, address: &str) -> Result<Channel, tonic::transport::Error> {
-        let tls = ClientTlsConfig::new()
-            .ca_certificate(Certificate::from_pem(self.identity.authority_pem()))
-            .identity(tls_identity(&self.identity))
-            .domain_name(to.server_name())
-            .timeout(self.timeouts.connect);
-        let endpoint = endpoint(&format!("https://{address}"), self.timeouts)?;
-        Ok(endpoint.tls_config(tls)?.connect_lazy())
+        // The endpoint's deadline holds for connection and handshake together.
+        let endpoint = endpoint(&format!("http://{address}"), self.timeouts)?;
+        let identity = self.identity.clone();
+        let connect = move |uri: http::Uri| connect(uri, identity.clone(), to);
+        Ok(endpoint.connect_with_connector_lazy(tower::service_fn(connect)))
     }
 }
 
-fn tls_identity(identity: &Identity) -> tonic::transport::Identity {
-    tonic::transport::Identity::from_pem(identity.certificate_pem(), identity.key_pem())
+async fn connect(
+    uri: http::Uri,
+    identity: CurrentIdentity,
+    to: PeerRole,
+) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    let address = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(to.server_name()).map_err(io::Error::other)?;
+    let config = identity.client(to).await?;
+    Ok(TokioIo::new(tokio_rustls::TlsConnector::from(config).connect(name, stream).await?))
 }
 
 /// Opens channels over TCP without TLS, for tests and measurements of a service alone.
@@ -92,8 +109,8 @@ impl Connector for TcpConnector {
     }
 }
 
-/// Builds an endpoint with the farm's settings.
-fn endpoint(url: &str, timeouts: LinkTimeouts) -> Result<Endpoint, tonic::transport::Error> {
+/// Builds an endpoint with the farm's settings, to which a simulator adds its own transport.
+pub fn endpoint(url: &str, timeouts: LinkTimeouts) -> Result<Endpoint, tonic::transport::Error> {
     Ok(Endpoint::from_shared(url.to_owned())?
         .connect_timeout(timeouts.connect)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -124,23 +141,42 @@ pub type AuthorizedServer = Server<Authorized>;
 /// The layers of an [`AuthorizedServer`].
 pub type Authorized = Stack<AuthorizeLayer, tower::layer::util::Identity>;
 
-/// Time within which a connection's handshake must be over.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Builds the server of a service. With an identity it takes TLS alone, asks for certificates of
-/// the same authority, and passes on the calls that their roles allow; without one, every call.
+/// Builds the server of a service, to be served by [`serve`] with the same identity. With one it
+/// passes on the calls of peers of the same run that their roles allow, except of those that were
+/// revoked; without one, every call.
 pub fn authorized_server(
     timeouts: LinkTimeouts,
     identity: Option<&Identity>,
-) -> Result<AuthorizedServer, tonic::transport::Error> {
-    let server = server(timeouts).layer(AuthorizeLayer { required: identity.is_some() });
-    let Some(identity) = identity else { return Ok(server) };
-    server.tls_config(
-        ServerTlsConfig::new()
-            .identity(tls_identity(identity))
-            .client_ca_root(Certificate::from_pem(identity.authority_pem()))
-            .timeout(HANDSHAKE_TIMEOUT),
-    )
+    revocations: &Revocations,
+) -> AuthorizedServer {
+    let layer = AuthorizeLayer {
+        own: identity.map(|identity| identity.peer().clone()),
+        revocations: revocations.clone(),
+        budgets: PeerBudgets::default(),
+    };
+    server(timeouts).layer(layer)
+}
+
+/// Serves the connections of a listener until `stop` resolves: with an identity over TLS alone, for
+/// callers whose certificates its authorities issued.
+pub async fn serve<I, IO, E>(
+    router: Router<Authorized>,
+    listener: I,
+    identity: Option<Identity>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), tonic::transport::Error>
+where
+    I: Stream<Item = Result<IO, E>> + Send + 'static,
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+{
+    match identity {
+        Some(identity) => {
+            let connections = handshakes(listener, CurrentIdentity::new(identity));
+            router.serve_with_incoming_shutdown(connections, stop).await
+        }
+        None => router.serve_with_incoming_shutdown(listener, stop).await,
+    }
 }
 
 /// Accepts as many of a listener's connections as this process has descriptors for.
@@ -151,7 +187,7 @@ pub fn accept(listener: TcpListener) -> BoundedIncoming {
 /// Adds the health service (serving, for `S`) and the reflection service to a server.
 pub async fn with_health_and_reflection<S>(
     mut server: AuthorizedServer,
-) -> Result<tonic::transport::server::Router<Authorized>, tonic_reflection::server::Error>
+) -> Result<Router<Authorized>, tonic_reflection::server::Error>
 where
     S: NamedService + Service<http::Request<Body>>,
 {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use furrow_rollout::{
     EndKind, EnvironmentFingerprint, Evidence, FINDINGS_BYTES_MAX, Observation, Outcome, PolicyReply,
-    StepRecord, TimeCause, TimeSplit, TrajectoryEnding,
+    StepRecord, TimeCause, TimeSplit, TrajectoryEnding, WallsLevel,
 };
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -170,7 +170,18 @@ fn environment_from(message: v1::EnvironmentFingerprint) -> Result<EnvironmentFi
         locale: capped(message.locale, 256, "environment.locale")?,
         timezone: capped(message.timezone, 256, "environment.timezone")?,
         viewport: message.viewport.map(size_from).transpose()?,
+        walls: walls_from(&message.walls)?,
     })
+}
+
+fn walls_from(name: &str) -> Result<Option<WallsLevel>, WireError> {
+    match name {
+        "" => Ok(None),
+        name => {
+            let expected = "basic, namespaces or full";
+            known_value(WallsLevel::parse(name), "environment.walls", name, expected).map(Some)
+        }
+    }
 }
 
 fn environment_into(value: &EnvironmentFingerprint) -> v1::EnvironmentFingerprint {
@@ -181,5 +192,6 @@ fn environment_into(value: &EnvironmentFingerprint) -> v1::EnvironmentFingerprin
         locale: value.locale.clone(),
         timezone: value.timezone.clone(),
         viewport: value.viewport.map(size_into),
+        walls: value.walls.map_or_else(String::new, |level| level.as_str().into()),
     }
 }

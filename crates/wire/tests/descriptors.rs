@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn serve(limits: Option<ConnectionLimits>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

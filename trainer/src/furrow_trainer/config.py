@@ -59,6 +59,9 @@ class DataSection:
     """Readers that share the run; each takes the groups whose ids hash to its rank."""
     verify: bool = True
     """Compare each file with the manifest's SHA-256."""
+    skip_expired: bool = False
+    """Go on behind rows that the farm removed before they were read (`records.retention_bytes`,
+    `records.retention_hours`), instead of ending with an error."""
 
     def choice(self, trainable: str) -> Choice:
         """The reader's form of it."""

@@ -9,6 +9,10 @@ class DataError(TrainerError):
     """A data set that is not what its manifest or its columns promise."""
 
 
+class ExpiredError(DataError):
+    """Rows that a reader should have got, and that the farm removed before, because they were the oldest."""
+
+
 class CheckpointError(TrainerError):
     """A checkpoint that cannot be read, or does not fit the model it is read into."""
 

@@ -17,7 +17,7 @@ from furrow_trainer.data import Choice, Cursor, Reader
 from furrow_trainer.data.manifest import Manifest
 from furrow_trainer.data.reader import share
 from furrow_trainer.data.rows import STEP_COLUMNS, _plain
-from furrow_trainer.errors import DataError
+from furrow_trainer.errors import DataError, ExpiredError
 from paths import REPOSITORY
 
 
@@ -291,15 +291,79 @@ def test_a_choice_keeps_what_it_names(tmp_path: Path, choice: Choice, want: list
     assert got == want
 
 
-def test_an_expired_file_is_counted_and_does_not_stop_the_stream(tmp_path: Path) -> None:
+def expire(farm: Farm, number: int) -> None:
+    for table in ("trajectories", "steps", "groups"):
+        farm.expire(f"{table}/run-x{number:06}.parquet")
+
+
+def test_what_expired_before_a_reader_began_is_counted_and_does_not_stop_it(tmp_path: Path) -> None:
     farm = Farm(tmp_path)
     simple(farm, 0)
     simple(farm, 1)
-    for table in ("trajectories", "steps", "groups"):
-        farm.expire(f"{table}/run-x000001.parquet")
+    expire(farm, 1)
     reader = Reader(tmp_path)
     assert drain(reader) == ["g001"]
     assert reader.counts["files expired before they were read"] == 3
+
+
+def test_a_reader_that_is_too_slow_learns_the_key(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+    reader = Reader(tmp_path)
+    assert drain(reader) == ["g000"]
+    cursor = reader.cursor()
+    # It is away for a while.
+    simple(farm, 1)
+    simple(farm, 2)
+    expire(farm, 2)
+    for slow in (reader, Reader(tmp_path, cursor=Cursor.from_json(cursor.to_json()))):
+        with pytest.raises(
+            ExpiredError, match=r"run-x000002\.parquet expired with commit 4.*retention_bytes"
+        ):
+            drain(slow)
+    willing = Reader(tmp_path, cursor=cursor, skip_expired=True)
+    assert drain(willing) == ["g002"]
+    # One that begins now was promised nothing.
+    assert drain(Reader(tmp_path)) == ["g000", "g002"]
+
+
+def test_rows_that_were_merged_and_expired_later_are_not_taken_for_missing(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+    reader = Reader(tmp_path)
+    assert drain(reader) == ["g000"]
+    simple(farm, 1)
+    simple(farm, 2)
+    for table in ("trajectories", "steps", "groups"):
+        parts = [f"{table}/run-x{number:06}.parquet" for number in (2, 3)]
+        farm.merge(table, parts, keep_parts=False)
+        farm.expire(f"{table}/run-x{farm.shards:06}.parquet")
+    with pytest.raises(ExpiredError, match="expired with commit 5"):
+        drain(reader)
+
+
+def test_a_group_that_lost_trajectories_is_left_out(tmp_path: Path) -> None:
+    """The rewards that are left would be compared with each other as if they were all."""
+    farm = Farm(tmp_path)
+    farm.commit([farm.trajectory("a", 0, 0.0)])
+    farm.commit([farm.trajectory("a", 1, 1.0)], [farm.group("a", [0.0, 1.0])])
+    simple(farm, 7)
+    for table in ("trajectories", "steps"):
+        farm.expire(f"{table}/run-x000001.parquet")
+    reader = Reader(tmp_path)
+    assert drain(reader) == ["g007"]
+    assert reader.counts["groups left out: trajectories have expired"] == 1
+    assert reader.discarded == 2
+
+
+def test_steps_that_expire_while_their_group_is_in_use_name_the_key(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    simple(farm, 0)
+    reader = Reader(tmp_path)
+    group = next(reader.groups())
+    expire(farm, 1)
+    with pytest.raises(ExpiredError, match=r"steps of .* have expired: .*records\.retention_hours"):
+        reader.steps(group.trajectories[0])
 
 
 def test_values_made_by_columns_are_pyarrows_own() -> None:

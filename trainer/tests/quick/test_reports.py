@@ -72,6 +72,10 @@ def test_what_was_not_taken_is_reported_again_but_not_all_the_time(
             ["/usr/bin/furrow", "discarded", "{count}", "--coordinator", "there:1"],
         ),
         (
+            ["furrow", "publish", "--coordinator", "there:1", "--identity", "me", "{dir}"],
+            ["furrow", "discarded", "{count}", "--coordinator", "there:1", "--identity", "me"],
+        ),
+        (
             ["ssh", "there", "furrow", "publish", "{dir}", "--run=RUN"],
             ["ssh", "there", "furrow", "discarded", "{count}", "--run", "RUN"],
         ),

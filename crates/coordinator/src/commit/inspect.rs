@@ -319,6 +319,18 @@ impl RunInspector<'_> {
         }
     }
 
+    /// Whether a living run merged a file since, or let its rows expire.
+    fn has_left(&self, file: &WrittenFile) -> bool {
+        if self.data_dir.join(&file.path).exists() {
+            return false;
+        }
+        let now = SqliteLedger::open_to_read(self.run_dir.join("ledger.sqlite"));
+        let listed = now.map_err(CommitError::from).and_then(|mut ledger| committed_files(&mut ledger));
+        // The ledger learns of it last, and the file is gone when its grace is over.
+        self.data_dir.join("replaced").join(&file.path).exists()
+            || listed.is_ok_and(|listed| listed.iter().all(|now| now.path != file.path))
+    }
+
     /// A job lies under its hash.
     fn check_jobs(&mut self) {
         for path in furrow_records::changed_jobs(&self.data_dir) {
@@ -332,9 +344,7 @@ impl RunInspector<'_> {
         self.found.files_checked += 1;
         self.found.bytes_checked += file.bytes;
         let Err(error) = check_written(&self.data_dir, file) else { return };
-        // A living run may have merged it since.
-        let aside = self.data_dir.join("replaced").join(&file.path);
-        if self.found.holder.is_some() && !self.data_dir.join(&file.path).exists() && aside.exists() {
+        if self.found.holder.is_some() && self.has_left(file) {
             return;
         }
         self.found.findings.push(RunFinding {

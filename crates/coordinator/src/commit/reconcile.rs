@@ -150,12 +150,21 @@ impl ManifestGaps {
     }
 }
 
+/// The operation of a shard that has these files and lets those leave the data set.
+pub(super) fn operation(files: &[WrittenFile], replaces: &[String]) -> Op {
+    match (files, replaces) {
+        (_, []) => Op::Append,
+        ([], _) => Op::Expire,
+        _ => Op::Replace,
+    }
+}
+
 impl CommitOrigin {
     /// The commit of a shard that the ledger records. Files that an earlier release wrote keep
     /// their schema version.
     pub(super) fn commit(&self, data_dir: &Path, shard: CommittedShard) -> Commit {
         let CommittedShard { shard_id, manifest_version, files, replaces } = shard;
-        let op = if replaces.is_empty() { Op::Append } else { Op::Replace };
+        let op = operation(&files, &replaces);
         let run_id = self.run_id.clone();
         let epoch = self.epoch;
         let created_at_micros = self.now_micros;

@@ -4,7 +4,7 @@ use furrow_records::ShardStage;
 
 use crate::crash;
 
-/// A stage that a shard has passed. The first and the last three concern the shard, those between
+/// A stage that a shard has passed. The first and the last four concern the shard, those between
 /// concern each of its files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CommitStage {
@@ -28,6 +28,8 @@ pub enum CommitStage {
     Written,
     /// The manifest names them.
     Manifest,
+    /// The files that leave the data set with it are out of their tables' folders.
+    Aside,
     /// The ledger records the manifest commit.
     Committed,
     /// The spool deleted one of its trajectories.
@@ -36,7 +38,7 @@ pub enum CommitStage {
 
 impl CommitStage {
     /// All stages in order.
-    pub const ALL: [CommitStage; 12] = [
+    pub const ALL: [CommitStage; 13] = [
         CommitStage::Open,
         CommitStage::Temp,
         CommitStage::Footer,
@@ -47,6 +49,7 @@ impl CommitStage {
         CommitStage::Check,
         CommitStage::Written,
         CommitStage::Manifest,
+        CommitStage::Aside,
         CommitStage::Committed,
         CommitStage::Delete,
     ];
@@ -64,6 +67,7 @@ impl CommitStage {
             CommitStage::Check => "commit.after_check",
             CommitStage::Written => "commit.after_written",
             CommitStage::Manifest => "commit.after_manifest",
+            CommitStage::Aside => "commit.after_aside",
             CommitStage::Committed => "commit.after_committed",
             CommitStage::Delete => "commit.after_delete",
         }
@@ -81,6 +85,28 @@ impl From<ShardStage> for CommitStage {
             ShardStage::TempRemoved => CommitStage::TempRemoved,
             ShardStage::Checked => CommitStage::Check,
         }
+    }
+}
+
+/// The fail points after the stages of an expiry, which has no files of its own.
+pub(crate) const EXPIRY_FAIL_POINTS: [&str; 5] = [
+    "expire.after_open",
+    "expire.after_written",
+    "expire.after_manifest",
+    "expire.after_aside",
+    "expire.after_committed",
+];
+
+/// Passes the fail point of an expiry after this stage.
+pub(super) fn pass_expiry(stage: CommitStage) {
+    let [open, written, manifest, aside, committed] = EXPIRY_FAIL_POINTS;
+    match stage {
+        CommitStage::Open => crash::point(open),
+        CommitStage::Written => crash::point(written),
+        CommitStage::Manifest => crash::point(manifest),
+        CommitStage::Aside => crash::point(aside),
+        CommitStage::Committed => crash::point(committed),
+        _ => {}
     }
 }
 

@@ -148,7 +148,8 @@ impl<L: Ledger> RecoverySurvey<'_, L> {
         let mut paths: Vec<PathBuf> = damaged.collect();
         for file in unlisted(manifest, data_dir)? {
             let phase = file.shard_id.as_ref().map(|id| self.ledger.shard_phase(id)).transpose()?.flatten();
-            if phase.is_none() || matches!(phase, Some(ShardPhase::Committed { .. })) {
+            let is_committed = matches!(phase, Some(ShardPhase::Committed { .. }));
+            if phase.is_none() || is_committed && !file.temporary {
                 paths.push(file.path);
             }
         }

@@ -4,6 +4,7 @@
 mod committer;
 mod copies;
 mod damage;
+mod expiry;
 mod repair;
 mod stages;
 
@@ -14,13 +15,16 @@ use std::sync::{Arc, Mutex};
 
 use furrow_records::fixtures::{TrajectoryFixture, group};
 use furrow_records::{Commit, DataSet, RecordsFile, RescoreRecord, StoredCommits, local_files, verify};
-use furrow_rollout::{EndKind, StepRecord, TrajectoryAncestry, TrajectoryRecord};
+use furrow_rollout::{
+    EndKind, LEASE_SECRET_BYTES, LeaseSecret, StepRecord, TrajectoryAncestry, TrajectoryRecord,
+};
 use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::*;
 use crate::commit::reconcile::LedgerDisagreement;
+use crate::lease_secret::SecretDigest;
 use crate::ledger::conformance::{draw, opened};
 use crate::ledger::{
     Ledger, LedgerError, LedgerLimits, LedgerSnapshot, MemoryLedger, PolicyFacts, SqliteLedger, TaskDraw,
@@ -226,6 +230,7 @@ impl ExpectedTrajectory {
             },
             at_micros: self.record.started_at_micros,
             queue_micros: self.record.queue_micros,
+            secret: Some(SecretDigest::of(&LeaseSecret::new([1; LEASE_SECRET_BYTES]))),
         }
     }
 
@@ -314,10 +319,14 @@ fn restart(run_dir: &Path) -> Result<RecoveredRun, CommitError> {
 }
 
 fn restart_in(run_dir: &Path, data_dir: PathBuf) -> Result<RecoveredRun, CommitError> {
+    restart_with(run_dir, settings(data_dir))
+}
+
+fn restart_with(run_dir: &Path, settings: CommitSettings) -> Result<RecoveredRun, CommitError> {
     let mut ledger = SqliteLedger::open(run_dir.join("ledger.sqlite"))?;
     ledger.commit(&[opened()])?;
     let (spool, spooled) = Spool::open(run_dir.join("spool"), SpoolLimits::default())?;
-    ShardCommitter::recover(settings(data_dir), ledger, LedgerLimits::default(), spool, spooled)
+    ShardCommitter::recover(settings, ledger, LedgerLimits::default(), spool, spooled)
 }
 
 fn copy_tree(from: &Path, to: &Path) {

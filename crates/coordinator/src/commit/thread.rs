@@ -12,8 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout_at;
 
 use super::{
-    CommitError, DISK_FULL_TIMEOUT, FULL_RETRY, FULL_RETRY_MAX, ShardBatch, ShardCommit, ShardCommitter,
-    TrajectoryFacts,
+    CommitError, DISK_FULL_TIMEOUT, FULL_RETRY_MAX, ShardBatch, ShardCommit, ShardCommitter, TrajectoryFacts,
 };
 
 /// Most trajectories of a shard: each is a row the ledger changes in one transaction.
@@ -73,20 +72,48 @@ struct ReportQueue {
 impl ShardCommitter {
     /// Moves the committer to a thread of its own, with a queue of `queued_max` entries.
     pub fn start(self, queued_max: usize) -> io::Result<(CommitHandle, CommitReports)> {
-        let (intake, arriving) = mpsc::channel(queued_max);
+        let (gathering, intake) = ShardGatherer::new(self, queued_max);
         let shared = Arc::new(SharedReports::default());
         let end = ThreadEnd { shared: Arc::clone(&shared) };
-        let gathering = ShardGatherer {
-            committer: self,
-            arriving,
-            batch: ShardBatch::default(),
-            left_out: BTreeMap::new(),
-            bytes: 0,
-            oldest: None,
-        };
         let run = move || end.report(gathering.run(&end));
         let thread = std::thread::Builder::new().name("commit".to_owned()).spawn(run)?;
-        Ok((CommitHandle { intake }, CommitReports { shared, thread: Some(thread) }))
+        Ok((intake, CommitReports { shared, thread: Some(thread) }))
+    }
+
+    /// The same without a thread: it moves when it is told to, and a full disk is tried again at
+    /// once.
+    #[cfg(feature = "failpoints")]
+    pub(crate) fn start_stepped(mut self, queued_max: usize) -> io::Result<(CommitHandle, SteppedCommitter)> {
+        self.full_retry = Duration::ZERO;
+        let (gathering, intake) = ShardGatherer::new(self, queued_max);
+        let end = ThreadEnd { shared: Arc::default() };
+        Ok((intake, SteppedCommitter { gathering, end }))
+    }
+}
+
+/// A committer that moves when it is told to.
+#[cfg(feature = "failpoints")]
+pub(crate) struct SteppedCommitter {
+    gathering: ShardGatherer,
+    end: ThreadEnd,
+}
+
+#[cfg(feature = "failpoints")]
+impl SteppedCommitter {
+    /// Commits everything that was handed over. Returns the reports.
+    pub(crate) fn commit_all(&mut self) -> Vec<CommitReport> {
+        let Self { gathering, end } = self;
+        let mut commit = || {
+            while let Ok(what) = gathering.arriving.try_recv() {
+                if gathering.take(what)? || gathering.is_full() {
+                    gathering.commit_batch(end)?;
+                }
+            }
+            gathering.commit_batch(end)
+        };
+        let result = commit();
+        end.report(result);
+        end.shared.lock().waiting.drain(..).collect()
     }
 }
 
@@ -187,6 +214,13 @@ enum WakeReason {
 }
 
 impl ShardGatherer {
+    fn new(committer: ShardCommitter, queued_max: usize) -> (Self, CommitHandle) {
+        let (intake, arriving) = mpsc::channel(queued_max);
+        let batch = ShardBatch::default();
+        let left_out = BTreeMap::new();
+        (Self { committer, arriving, batch, left_out, bytes: 0, oldest: None }, CommitHandle { intake })
+    }
+
     fn run(mut self, end: &ThreadEnd) -> Result<(), CommitError> {
         loop {
             let must_close = match self.wait() {
@@ -249,8 +283,8 @@ impl ShardGatherer {
             || self.batch.trajectories.len() + self.batch.groups.len() >= TRAJECTORIES_MAX
     }
 
-    /// Commits what was gathered, then merges small files: all there are if nothing waits, and
-    /// those of one table otherwise, or a busy run would never merge.
+    /// Commits what was gathered, lets the oldest rows expire, then merges small files: all there
+    /// are if nothing waits, and those of one table otherwise, or a busy run would never merge.
     fn commit_batch(&mut self, end: &ThreadEnd) -> Result<(), CommitError> {
         let mut batch = std::mem::take(&mut self.batch);
         (self.bytes, self.oldest) = (0, None);
@@ -266,6 +300,7 @@ impl ShardGatherer {
                 }
             }
         }
+        self.committer.expire()?;
         if self.arriving.is_empty() { self.committer.merge() } else { self.committer.merge_once().map(drop) }
     }
 
@@ -282,7 +317,7 @@ impl ShardGatherer {
     /// keeps everything.
     fn commit_waiting_for_disk(&mut self, batch: &ShardBatch) -> Result<ShardCommit, CommitError> {
         let mut closing_since = None;
-        let mut pause = FULL_RETRY;
+        let mut pause = self.committer.full_retry;
         loop {
             let result = self.committer.commit(batch);
             let Err(error @ (CommitError::DiskFull(_) | CommitError::NoDescriptor(_))) = &result else {
@@ -302,7 +337,7 @@ impl ShardGatherer {
     fn wait_for_disk(&self, pause: Duration) {
         let until = Instant::now() + pause;
         loop {
-            std::thread::park_timeout(FULL_RETRY);
+            std::thread::park_timeout(self.committer.full_retry);
             if self.arriving.is_closed() || Instant::now() >= until {
                 return;
             }

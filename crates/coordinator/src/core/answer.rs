@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use furrow_rollout::{
-    EndKind, EnvWorker, Id, PolicyWorker, Run, Trajectory, TrajectoryAncestry, WeightsOrder,
+    EndKind, EnvWorker, Id, LeaseSecret, PolicyWorker, Run, Trajectory, TrajectoryAncestry, WeightsOrder,
 };
 use furrow_telemetry::WorkerKind;
 
-use super::event::{HeartbeatStatus, LeaseClaim};
-use crate::lease::StaleLease;
+use super::event::HeartbeatStatus;
 use crate::ledger::TaskDraw;
 use crate::versions::{VersionRefusal, VersionState};
 
@@ -89,6 +88,8 @@ pub struct LeaseGrant {
     /// Its run, group, slot and attempt.
     pub of: TrajectoryAncestry,
     pub token: u64,
+    /// For the worker that gets the lease, and no other.
+    pub secret: LeaseSecret,
     /// How long the lease lasts without a renewal.
     pub lease_millis: u64,
     /// Its task and seed.
@@ -103,18 +104,17 @@ pub enum CallRefusal {
     /// The worker is not registered here.
     #[error("{worker} is not registered with this coordinator: register again")]
     UnknownWorker { worker: String },
-    /// The caller does not hold the trajectory.
-    #[error("token {token} of {trajectory} is stale: {}", describe_token(.current))]
+    /// The caller does not hold the trajectory. It does not learn whether another one does, or
+    /// whether it has ended.
+    #[error(
+        "the caller holds no lease of {trajectory} under token {token}: the lease is over, or its worker, \
+         token or secret is another"
+    )]
     Stale {
         trajectory: Id<Trajectory>,
         /// Token it came under.
         token: u64,
-        /// The token it is leased under, if it is.
-        current: Option<u64>,
     },
-    /// The caller names the right token, and its certificate is not of the worker that has it.
-    #[error("{trajectory} is leased to another worker than the caller's certificate names")]
-    OtherWorker { trajectory: Id<Trajectory> },
     /// A publication cannot become a version.
     #[error("the weights were not published: {why}")]
     Publication { why: PublicationRefusal },
@@ -224,24 +224,6 @@ pub struct WorkerStanding {
     pub version: Option<i32>,
     /// Why a policy worker gets no sessions, if it waits.
     pub waits: Option<String>,
-}
-
-impl CallRefusal {
-    pub(super) fn stale(claim: LeaseClaim, why: StaleLease) -> Self {
-        let current = match why {
-            StaleLease::NotLeased => None,
-            StaleLease::OtherToken { current } => Some(current),
-            StaleLease::OtherWorker => return Self::OtherWorker { trajectory: claim.trajectory.clone() },
-        };
-        Self::Stale { trajectory: claim.trajectory.clone(), token: claim.token, current }
-    }
-}
-
-fn describe_token(current: &Option<u64>) -> String {
-    match current {
-        Some(current) => format!("it is leased under token {current}"),
-        None => "it is no longer leased".to_owned(),
-    }
 }
 
 /// How far a version is.

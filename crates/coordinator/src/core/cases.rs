@@ -5,22 +5,25 @@ mod endings;
 mod evaluations;
 mod leases;
 mod restarts;
+mod secrets;
 mod weights;
+mod withdrawal;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use furrow_rollout::{EndKind, Id, PolicyHashes, PolicyKind, Score, Split, Trajectory};
+use furrow_rollout::{EndKind, Id, LeaseProof, PolicyHashes, PolicyKind, Score, Split, Trajectory};
 use furrow_telemetry::{PauseReason, WorkerKind};
 use furrow_wire::Caller;
 
 use super::{
     CallId, CallRefusal, CallResponse, Core, CoreNotice, CoreRules, Decision, DiscardReport, Effect,
     EvaluationResult, EvaluationSchedule, Event, EventTime, GroupPlan, HeartbeatStatus, JobOutcome,
-    LeaseGrant, ReportedEnd, SampledTask, ShardSummary, SpoolProgress, TaskTallies, WeightsPublication,
-    WeightsReport, WeightsStanding, WorkerId,
+    LeaseClaim, LeaseGrant, ReportedEnd, SampledTask, ShardSummary, SpoolProgress, TaskTallies,
+    WeightsPublication, WeightsReport, WeightsStanding, WorkerId,
 };
 use crate::assign::{AdmissionPacing, PolicyOffer};
+use crate::lease_secret::SecretSource;
 use crate::ledger::{Ledger, MemoryLedger, Mutation, RunOpening, TimedScore};
 use crate::versions::tests::hash;
 use crate::versions::{VersionSource, VersionState};
@@ -28,7 +31,7 @@ use crate::versions::{VersionSource, VersionState};
 /// A core whose decisions are durable at once.
 struct CoreFixture {
     core: Core,
-    ledger: MemoryLedger,
+    ledger: Box<dyn Ledger>,
     rules: CoreRules,
     groups: u64,
     group_size: u32,
@@ -108,13 +111,22 @@ impl CoreFixture {
 
     fn scheduled(
         groups: u64,
+        sizes: (u32, u32),
+        rules: CoreRules,
+        schedule: Option<EvaluationSchedule>,
+    ) -> Self {
+        Self::on(Box::<MemoryLedger>::default(), groups, sizes, rules, schedule)
+    }
+
+    fn on(
+        mut ledger: Box<dyn Ledger>,
+        groups: u64,
         (group_size, needs): (u32, u32),
         rules: CoreRules,
         schedule: Option<EvaluationSchedule>,
     ) -> Self {
-        let mut ledger = MemoryLedger::default();
         let plan = FixedPlan(groups, group_size, needs, schedule);
-        let core = started(&mut ledger, &rules, plan, &BTreeMap::new(), 0).0;
+        let core = started(&mut *ledger, &rules, plan, &BTreeMap::new(), 0).0;
         let millis = 0;
         let calls = 0;
         let effects = Vec::new();
@@ -131,7 +143,7 @@ impl CoreFixture {
 
     fn restart(&mut self, spooled: &BTreeMap<Id<Trajectory>, SpoolProgress>) {
         let plan = FixedPlan(self.groups, self.group_size, self.needs, self.schedule);
-        let (core, decision) = started(&mut self.ledger, &self.rules, plan, spooled, self.millis);
+        let (core, decision) = started(&mut *self.ledger, &self.rules, plan, spooled, self.millis);
         self.core = core;
         self.effects.clear();
         self.keep(decision, None);
@@ -218,9 +230,12 @@ impl CoreFixture {
     }
 
     fn renew(&mut self, grant: &LeaseGrant) -> (usize, Vec<(Id<Trajectory>, String)>) {
-        let leases = vec![(grant.of.trajectory_id.clone(), grant.token)];
-        let worker = Id::new("env").unwrap();
-        match self.request(|call| Event::Renew { call, worker, leases }) {
+        self.renew_as("env", grant.proof())
+    }
+
+    fn renew_as(&mut self, worker: &str, lease: LeaseProof) -> (usize, Vec<(Id<Trajectory>, String)>) {
+        let worker = Id::new(worker).unwrap();
+        match self.request(|call| Event::Renew { call, worker, leases: vec![lease] }) {
             CallResponse::Renewed { lost, moves } => (lost.len(), moves),
             other => panic!("{other:?}"),
         }
@@ -231,9 +246,8 @@ impl CoreFixture {
     }
 
     fn report(&mut self, grant: &LeaseGrant, ending: ReportedEnd) -> CallResponse {
-        let trajectory = grant.of.trajectory_id.clone();
-        let token = grant.token;
-        self.request(|call| Event::EndingKept { call, caller: Caller::default(), trajectory, token, ending })
+        let claim = grant.claim();
+        self.request(|call| Event::EndingKept { call, claim, ending })
     }
 
     fn score(&mut self, grant: &LeaseGrant, reward: f32) {
@@ -323,8 +337,23 @@ impl CoreFixture {
     }
 }
 
+impl LeaseGrant {
+    fn proof(&self) -> LeaseProof {
+        LeaseProof {
+            trajectory_id: self.of.trajectory_id.clone(),
+            token: self.token,
+            secret: self.secret.clone(),
+        }
+    }
+
+    /// What its worker claims, on a server without identities.
+    fn claim(&self) -> LeaseClaim {
+        LeaseClaim { caller: Caller::default(), proof: self.proof() }
+    }
+}
+
 fn started(
-    ledger: &mut MemoryLedger,
+    ledger: &mut dyn Ledger,
     rules: &CoreRules,
     plan: FixedPlan,
     spooled: &BTreeMap<Id<Trajectory>, SpoolProgress>,
@@ -342,7 +371,8 @@ fn started(
     let mut snapshot = ledger.load().unwrap();
     let run = snapshot.run.take().unwrap();
     let now = EventTime { millis, wall_micros: millis as i64 * 1000 };
-    Core::start(rules.clone(), Arc::new(plan), (run, snapshot), spooled, now)
+    let secrets = SecretSource::seeded(run.epoch);
+    Core::start(rules.clone(), Arc::new(plan), (run, snapshot), spooled, secrets, now)
 }
 
 fn worker(name: &str) -> WorkerId {

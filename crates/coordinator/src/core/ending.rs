@@ -5,7 +5,7 @@ use furrow_rollout::{EndKind, FaultOwner, Id, Trajectory};
 
 use super::answer::{CallRefusal, CallResponse};
 use super::decision::{Effect, EndedTrajectory, EventContext};
-use super::event::{LeaseClaim, ReportedEnd, ShardSummary};
+use super::event::{CallId, LeaseClaim, ReportedEnd, ShardSummary};
 use super::notice::CoreNotice;
 use super::state::{Core, PendingScore, UncommittedTrajectory};
 use crate::groups::classify_end;
@@ -16,10 +16,17 @@ use crate::ledger::{Mutation, TimedScore, TrajectoryEnd, TrajectoryStart};
 const SCORE_RETRY_MILLIS: u64 = 500;
 
 impl Core {
-    pub(super) fn check_step(&mut self, claim: LeaseClaim, turn: &mut EventContext) {
+    /// Answers a call, by its name, that only the holder of a lease may make.
+    pub(super) fn check_claim(
+        &mut self,
+        call: CallId,
+        claim: &LeaseClaim,
+        name: &'static str,
+        turn: &mut EventContext,
+    ) {
         match self.renew_claim(claim, turn) {
-            Ok(go) => turn.reply(claim.call, go),
-            Err(why) => self.fence(claim, why, "record_step", turn),
+            Ok(go) => turn.reply(call, go),
+            Err(why) => self.fence((call, name), claim, why, turn),
         }
     }
 
@@ -37,18 +44,30 @@ impl Core {
         }
     }
 
-    pub(super) fn check_ending(&mut self, claim: LeaseClaim, digest: [u8; 32], turn: &mut EventContext) {
+    pub(super) fn check_ending(
+        &mut self,
+        call: CallId,
+        claim: &LeaseClaim,
+        digest: [u8; 32],
+        turn: &mut EventContext,
+    ) {
         match self.renew_claim(claim, turn) {
-            Ok(go) => turn.reply(claim.call, go),
-            Err(why) => self.match_repeated_ending(claim, digest, why, turn),
+            Ok(go) => turn.reply(call, go),
+            Err(why) => self.match_repeated_ending(call, claim, (digest, why), turn),
         }
     }
 
     /// Records an ending that is durable in the spool: the trajectory is over.
-    pub(super) fn finish(&mut self, claim: LeaseClaim, report: ReportedEnd, turn: &mut EventContext) {
-        let lease = match self.leases.finish(claim.trajectory, claim.token, claim.holds(), report.digest) {
+    pub(super) fn finish(
+        &mut self,
+        call: CallId,
+        claim: &LeaseClaim,
+        report: ReportedEnd,
+        turn: &mut EventContext,
+    ) {
+        let lease = match self.leases.finish(&claim.proof, claim.holds(), report.digest) {
             Ok(lease) => lease,
-            Err(why) => return self.match_repeated_ending(claim, report.digest, why, turn),
+            Err(why) => return self.match_repeated_ending(call, claim, (report.digest, why), turn),
         };
         let hung_before = self.group(lease.group).hung_before(lease.start.sample_index);
         let classify =
@@ -59,7 +78,7 @@ impl Core {
         let report = other.unwrap_or(report);
         let (end, fault) = classify(&report);
         let of = lease.of.clone();
-        let token = claim.token;
+        let token = claim.proof.token;
         turn.notify(CoreNotice::Finished { of, token, end, steps: report.steps });
         let lease = Lease { steps: report.steps, ..lease };
         match (fault, report.evidence_sha256) {
@@ -68,7 +87,7 @@ impl Core {
             }
             _ => self.fail_lease(lease, end, &reason_for(end, report), turn),
         }
-        turn.reply_when_durable(claim.call, CallResponse::Finished);
+        turn.reply_when_durable(call, CallResponse::Finished);
     }
 
     /// Records a scorer's result for a finished trajectory.
@@ -338,44 +357,53 @@ impl Core {
     }
 
     /// Renews the caller's lease: any call for it proves that its worker is alive.
-    fn renew_claim(&mut self, claim: LeaseClaim, turn: &EventContext) -> Result<CallResponse, StaleLease> {
+    fn renew_claim(&mut self, claim: &LeaseClaim, turn: &EventContext) -> Result<CallResponse, StaleLease> {
         let expires_millis = turn.now.millis + self.rules.lease_millis;
-        let lease = self.leases.renew(claim.trajectory, claim.token, claim.holds(), expires_millis)?;
+        let lease = self.leases.renew(&claim.proof, claim.holds(), expires_millis)?;
         let draw = self.groups.get(&lease.group).map(|group| group.draw().clone());
         Ok(CallResponse::Go { of: lease.of.clone(), steps: lease.steps, draw })
     }
 
-    /// Answers an ending for a trajectory that is not leased: it may repeat the acknowledged one.
+    /// Answers an ending for a trajectory that is not leased to the caller: it may repeat the
+    /// acknowledged one.
     fn match_repeated_ending(
         &mut self,
-        claim: LeaseClaim,
-        digest: [u8; 32],
-        why: StaleLease,
+        call: CallId,
+        claim: &LeaseClaim,
+        (digest, why): ([u8; 32], StaleLease),
         turn: &mut EventContext,
     ) {
-        let LeaseClaim { call, trajectory, token, .. } = claim;
-        match self.leases.acknowledged(trajectory, token, digest) {
+        match self.leases.acknowledged(&claim.proof, claim.holds(), digest) {
             Some(true) => {
                 let run_id = self.run_id.clone();
-                let trajectory = trajectory.clone();
+                let trajectory = claim.proof.trajectory_id.clone();
                 turn.notify(CoreNotice::Repeated { run_id, trajectory });
                 // Not at once: the first one may still be on its way to the ledger.
                 turn.reply_when_durable(call, CallResponse::Finished);
             }
             Some(false) => {
-                let trajectory = trajectory.clone();
+                let trajectory = claim.proof.trajectory_id.clone();
                 turn.reply(call, CallResponse::Refused(CallRefusal::OtherEnding { trajectory }));
             }
-            None => self.fence(claim, why, "finish", turn),
+            None => self.fence((call, "finish"), claim, why, turn),
         }
     }
 
-    fn fence(&self, claim: LeaseClaim, why: StaleLease, call: &'static str, turn: &mut EventContext) {
+    /// Refuses a caller that does not hold the lease. The log has the reason, the answer has none.
+    fn fence(
+        &self,
+        (call, name): (CallId, &'static str),
+        claim: &LeaseClaim,
+        why: StaleLease,
+        turn: &mut EventContext,
+    ) {
         let run_id = self.run_id.clone();
-        let trajectory = claim.trajectory.clone();
-        let token = claim.token;
-        turn.at_once(Effect::Notify(CoreNotice::Fenced { run_id, trajectory, token, call }));
-        turn.reply(claim.call, CallResponse::Refused(CallRefusal::stale(claim, why)));
+        let trajectory = claim.proof.trajectory_id.clone();
+        let token = claim.proof.token;
+        let refused = CallRefusal::Stale { trajectory: trajectory.clone(), token };
+        let why = why.as_str();
+        turn.at_once(Effect::Notify(CoreNotice::Fenced { run_id, trajectory, token, call: name, why }));
+        turn.reply(call, CallResponse::Refused(refused));
     }
 }
 

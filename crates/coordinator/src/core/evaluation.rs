@@ -5,9 +5,9 @@
 //! its trajectories are leased only to workers that run its version, and newer weights wait: the
 //! version ordered for policy workers stays the same until the evaluation is complete. Then the
 //! newest version is ordered, and versions that were due in between are skipped. If newer weights
-//! have waited for too long, or no registered worker has run the version for as long, the
-//! evaluation is *cut*: its leases are cancelled, problems not yet drawn are left out, and ledger
-//! and log record the cut by name.
+//! have waited for too long, no registered worker has run the version for as long, or the version
+//! is withdrawn, the evaluation is *cut*: its leases are cancelled, problems not yet drawn are left
+//! out, and ledger and log record the cut by name.
 
 use furrow_rollout::{EndKind, Id};
 
@@ -219,7 +219,11 @@ impl Core {
             (None, Some(millis)) => format!("no policy worker ran version {version} for {millis} ms"),
             (None, None) => return,
         };
-        let why = format!("{what}, eval.hold_millis = {hold_millis}");
+        self.cut_evaluation(format!("{what}, eval.hold_millis = {hold_millis}"), turn);
+    }
+
+    /// Ends the open evaluation before its time.
+    pub(super) fn cut_evaluation(&mut self, why: String, turn: &mut EventContext) {
         let Some(cut) = self.evaluation.take() else { return };
         let is_open = |(_, group): &(&u64, &OpenGroup)| group.draw().problem.is_some() && !group.is_closed();
         let groups: Vec<u64> = self.groups.iter().filter(is_open).map(|(index, _)| *index).collect();

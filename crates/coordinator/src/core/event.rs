@@ -1,7 +1,9 @@
 //! What the coordinator reacts to.
 
-use furrow_rollout::{EndKind, EnvWorker, Group, Id, PolicyWorker, Shard, Trajectory, WeightsLink};
-use furrow_wire::Caller;
+use furrow_rollout::{
+    EndKind, EnvWorker, Group, Id, LeaseProof, PolicyWorker, Shard, Trajectory, WeightsLink,
+};
+use furrow_wire::{Caller, RevokedPeer};
 
 use crate::assign::PolicyOffer;
 use crate::ledger::TimedScore;
@@ -72,17 +74,17 @@ pub enum Event {
         call: CallId,
         /// The worker that holds them.
         worker: Id<EnvWorker>,
-        /// The trajectories, each with its token.
-        leases: Vec<(Id<Trajectory>, u64)>,
+        leases: Vec<LeaseProof>,
     },
     /// A step arrived; it may be spooled if its sender still holds the lease.
     StepArrived {
         call: CallId,
-        /// Who sends it: the worker that holds the lease, and no other.
-        caller: Caller,
-        trajectory: Id<Trajectory>,
-        /// Token it came under.
-        token: u64,
+        claim: LeaseClaim,
+    },
+    /// A first screenshot arrived; observers may see it if its sender still holds the lease.
+    FirstShown {
+        call: CallId,
+        claim: LeaseClaim,
     },
     /// A step is spooled and synced.
     StepKept {
@@ -96,10 +98,7 @@ pub enum Event {
         /// Answered with [`Go`](super::CallResponse::Go), or with
         /// [`Finished`](super::CallResponse::Finished) if this same ending was acknowledged before.
         call: CallId,
-        caller: Caller,
-        trajectory: Id<Trajectory>,
-        /// Token it came under.
-        token: u64,
+        claim: LeaseClaim,
         /// SHA-256 of the encoded ending.
         digest: [u8; 32],
     },
@@ -107,10 +106,7 @@ pub enum Event {
     EndingKept {
         /// Answered with [`Finished`](super::CallResponse::Finished) once it is in the ledger.
         call: CallId,
-        caller: Caller,
-        trajectory: Id<Trajectory>,
-        /// Token it came under.
-        token: u64,
+        claim: LeaseClaim,
         ending: ReportedEnd,
     },
     /// A scorer returned a verdict or failed.
@@ -147,6 +143,10 @@ pub enum Event {
     Disk {
         /// `None` above the reserve, otherwise the numbers as a sentence.
         low: Option<String>,
+    },
+    /// The run refuses the certificates of a worker from now on.
+    Revoked {
+        peer: RevokedPeer,
     },
     /// A client asks how far the job is.
     Progress {
@@ -207,18 +207,17 @@ pub struct ShardSummary {
 }
 
 /// A caller that acts for a trajectory.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LeaseClaim<'a> {
-    pub call: CallId,
-    pub caller: &'a Caller,
-    pub trajectory: &'a Id<Trajectory>,
-    pub token: u64,
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeaseClaim {
+    /// Who calls: the worker that holds the lease, and no other.
+    pub caller: Caller,
+    pub proof: LeaseProof,
 }
 
-impl<'a> LeaseClaim<'a> {
+impl LeaseClaim {
     /// Whether the caller's certificate covers the worker that a lease was given to.
-    pub(super) fn holds(self) -> impl Fn(&Id<EnvWorker>) -> bool + 'a {
-        move |holder| self.caller.covers(holder.as_str())
+    pub(super) fn holds(&self) -> impl Fn(&Id<EnvWorker>) -> bool + '_ {
+        |holder| self.caller.covers(holder.as_str())
     }
 }
 
@@ -238,6 +237,7 @@ impl Event {
         !matches!(
             self,
             Event::StepArrived { .. }
+                | Event::FirstShown { .. }
                 | Event::StepKept { .. }
                 | Event::EndingArrived { .. }
                 | Event::Renew { .. }

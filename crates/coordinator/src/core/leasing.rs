@@ -1,7 +1,9 @@
 //! Leasing: requests for work, renewals, leases that expire, sessions that move to another policy
 //! worker.
 
-use furrow_rollout::{EndKind, EnvWorker, Id, Trajectory};
+use std::collections::BTreeSet;
+
+use furrow_rollout::{EndKind, EnvWorker, Id, LeaseProof, PolicyWorker, Trajectory};
 use furrow_telemetry::PauseReason;
 
 use super::answer::{CallRefusal, CallResponse, LeaseGrant};
@@ -14,6 +16,7 @@ use super::state::{Core, PendingRequest};
 use crate::assign::{PolicyOffer, WorkerCapacity, facts};
 use crate::groups::{GroupHome, OpenGroup, SlotAttempt};
 use crate::lease::Lease;
+use crate::lease_secret::SecretDigest;
 use crate::ledger::{EvaluationProblem, Mutation, PolicyFacts, TaskDraw, TrajectoryStart};
 
 impl Core {
@@ -161,6 +164,7 @@ impl Core {
     ) -> LeaseGrant {
         let token = self.next_token;
         self.next_token += 1;
+        let secret = self.secrets.draw();
         let run_id = self.run_id.clone();
         let in_group = self.group(group);
         in_group.take(attempt.sample_index, GroupHome { worker: policy.worker.clone(), kind: policy.kind });
@@ -176,6 +180,7 @@ impl Core {
             policy: policy.clone(),
             at_micros: turn.now.wall_micros,
             queue_micros: turn.now.millis.saturating_sub(attempt.since_millis) * 1000,
+            secret: Some(SecretDigest::of(&secret)),
         };
         turn.commit(Mutation::Assigned(start.clone()));
         turn.notify(CoreNotice::Leased {
@@ -194,14 +199,14 @@ impl Core {
             steps: 0,
             policy_versions: None,
         });
-        LeaseGrant { of, token, lease_millis: self.rules.lease_millis, draw, policy_address }
+        LeaseGrant { of, token, secret, lease_millis: self.rules.lease_millis, draw, policy_address }
     }
 
     pub(super) fn renew(
         &mut self,
         call: CallId,
         worker: &Id<EnvWorker>,
-        leases: &[(Id<Trajectory>, u64)],
+        leases: &[LeaseProof],
         turn: &mut EventContext,
     ) {
         if let Some(entry) = self.env_workers.get_mut(worker) {
@@ -210,16 +215,16 @@ impl Core {
         let expires_millis = turn.now.millis + self.rules.lease_millis;
         let mut lost = Vec::new();
         let mut moves = Vec::new();
-        for (trajectory, token) in leases {
+        let is_holder = |holder: &Id<EnvWorker>| holder == worker;
+        for proof in leases {
+            let trajectory = proof.trajectory_id.clone();
             // Its worker may not know yet that its ending was acknowledged.
-            let has_ended = self.leases.has_ended(trajectory, *token);
-            match self.leases.renew(trajectory, *token, |holder| holder == worker, expires_millis) {
-                Ok(lease) if lease.was_moved() => {
-                    moves.push((trajectory.clone(), lease.policy.address.clone()));
-                }
+            let has_ended = self.leases.has_ended(proof, is_holder);
+            match self.leases.renew(proof, is_holder, expires_millis) {
+                Ok(lease) if lease.was_moved() => moves.push((trajectory, lease.policy.address.clone())),
                 Ok(_) => {}
                 Err(_) if has_ended => {}
-                Err(_) => lost.push(trajectory.clone()),
+                Err(_) => lost.push(trajectory),
             }
         }
         turn.reply(call, CallResponse::Renewed { lost, moves });
@@ -248,17 +253,16 @@ impl Core {
         }
     }
 
-    /// Finds another policy worker for every session whose own is gone or has another address.
+    /// Finds another policy worker for every session whose own is gone, has another address or
+    /// broken weights.
     /// Where none exists, it tries again later; the environment worker gives up after a timeout of
     /// its own and reports `policy_fault`.
     pub(super) fn reassign_policy_workers(&mut self, now: EventTime) {
-        let behind = &self.behind;
-        let strangers = &self.strangers;
-        let ready = self
-            .policy_workers
-            .iter()
-            .filter(|(id, _)| !behind.contains_key(*id) && !strangers.contains_key(*id));
-        let workers = ready.map(|(id, entry)| (id, &entry.offer));
+        let ids = || self.policy_workers.keys().cloned();
+        let ready: BTreeSet<Id<PolicyWorker>> = ids().filter(|id| self.may_serve(id)).collect();
+        let broken: BTreeSet<Id<PolicyWorker>> = ids().filter(|id| self.runs_broken_weights(id)).collect();
+        let workers = self.policy_workers.iter().filter(|(id, _)| ready.contains(*id));
+        let workers = workers.map(|(id, entry)| (id, &entry.offer));
         let mut capacity = WorkerCapacity::new(workers, self.leases.iter().map(|lease| &lease.policy.worker));
         for lease in self.leases.iter_mut() {
             let PolicyFacts { worker, address, kind, .. } = &lease.policy;
@@ -266,10 +270,11 @@ impl Core {
             let will_do = |offer: &PolicyOffer| {
                 kept_to.is_none_or(|problem| serves_version(offer.version, problem.version))
             };
-            let is_ready = !behind.contains_key(worker) && !strangers.contains_key(worker);
             let found = match self.policy_workers.get(worker) {
-                Some(entry) if entry.offer.address == *address => None,
-                Some(entry) if is_ready && will_do(&entry.offer) => Some(facts(worker, &entry.offer)),
+                Some(entry) if entry.offer.address == *address && !broken.contains(worker) => None,
+                Some(entry) if ready.contains(worker) && will_do(&entry.offer) => {
+                    Some(facts(worker, &entry.offer))
+                }
                 None if now.millis < self.settled_millis => None,
                 _ => capacity.least_loaded_where(Some(*kind), will_do),
             };

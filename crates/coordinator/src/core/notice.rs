@@ -18,7 +18,7 @@ pub enum CoreNotice {
     WorkerLost { kind: WorkerKind, worker: String, reason: &'static str },
     Leased { of: TrajectoryAncestry, token: u64, worker: Id<EnvWorker>, task_id: String },
     LeaseLost { of: TrajectoryAncestry, token: u64, worker: Id<EnvWorker> },
-    Fenced { run_id: Id<Run>, trajectory: Id<Trajectory>, token: u64, call: &'static str },
+    Fenced { run_id: Id<Run>, trajectory: Id<Trajectory>, token: u64, call: &'static str, why: &'static str },
     Repeated { run_id: Id<Run>, trajectory: Id<Trajectory> },
     Finished { of: TrajectoryAncestry, token: u64, end: EndKind, steps: u32 },
     Scored { of: TrajectoryAncestry, end: EndKind, reward: f32, verdict: TimedScore },
@@ -28,6 +28,7 @@ pub enum CoreNotice {
     VersionProposed { version: i32 },
     VersionTaken { version: i32, worker: Id<PolicyWorker> },
     VersionRefused { version: i32, reason: String },
+    VersionWithdrawn { version: i32, reason: String },
     VersionLags { version: i32, worker: Id<PolicyWorker>, reason: String },
     EvaluationBegun { version: i32, problems: u64 },
     EvaluationEnded(EvaluationResult),
@@ -55,9 +56,9 @@ impl CoreNotice {
             CoreNotice::LeaseLost { of, token, worker } => {
                 telemetry::LeaseLost { of, token: *token, worker: worker.as_str() }.emit();
             }
-            CoreNotice::Fenced { run_id, trajectory, token, call } => {
+            CoreNotice::Fenced { run_id, trajectory, token, call, why } => {
                 if let Some(of) = ancestry(run_id, trajectory) {
-                    telemetry::CallFenced { of: &of, token: *token, call }.emit();
+                    telemetry::CallFenced { of: &of, token: *token, call, why }.emit();
                 }
             }
             CoreNotice::Repeated { run_id, trajectory } => {
@@ -84,6 +85,9 @@ impl CoreNotice {
             }
             CoreNotice::VersionRefused { version, reason } => {
                 tracing::error!(version, reason, "no policy worker can run published weights");
+            }
+            CoreNotice::VersionWithdrawn { version, reason } => {
+                telemetry::VersionWithdrawn { version: *version, reason }.emit();
             }
             CoreNotice::VersionLags { version, worker, reason } => {
                 tracing::warn!(version, %worker, reason, "a policy worker cannot run published weights");

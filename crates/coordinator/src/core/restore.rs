@@ -13,6 +13,7 @@ use super::rules::CoreRules;
 use super::state::{Core, DiscardCounts, OpenEvaluation, PendingScore, RunTally};
 use crate::groups::{GroupHome, OpenGroup};
 use crate::lease::{Lease, LeaseTable};
+use crate::lease_secret::SecretSource;
 use crate::ledger::{
     LedgerSnapshot, RunRow, RunTotals, TimedScore, TrajectoryEnd, TrajectoryRow, TrajectoryStanding,
 };
@@ -36,9 +37,10 @@ impl Core {
         plan: Arc<dyn GroupPlan>,
         (run, snapshot): (RunRow, LedgerSnapshot),
         spooled: &BTreeMap<Id<Trajectory>, SpoolProgress>,
+        secrets: SecretSource,
         now: EventTime,
     ) -> (Self, Decision) {
-        let mut core = Self::empty(rules, plan, run, now);
+        let mut core = Self::empty(rules, plan, (run, secrets), now);
         let mut turn = EventContext::at(now);
         core.newest_version = Some(snapshot.versions.current()).filter(|version| *version > 0);
         core.versions = snapshot.versions.clone();
@@ -68,13 +70,29 @@ impl Core {
         core.tally = RunTally::of(&snapshot.totals, core.uncommitted.len() as u64);
         core.tally.groups_closed += closed_now;
         core.scored_before = core.tally.scored;
+        core.end_leases_without_secrets(&mut turn);
         core.end_evaluation_if_done(&mut turn);
         core.stop_over_budget(&mut turn);
         core.finish_if_done(&mut turn);
         (core, turn.decision)
     }
 
-    fn empty(rules: CoreRules, plan: Arc<dyn GroupPlan>, run: RunRow, now: EventTime) -> Self {
+    /// A release before this one gave its leases no secrets, so no call can prove that it is their
+    /// holder's. Their workers speak an older protocol and cannot go on; the attempts are made
+    /// again.
+    fn end_leases_without_secrets(&mut self, turn: &mut EventContext) {
+        for lease in self.leases.take_where(|lease| lease.start.secret.is_none()) {
+            let reason = "leased by an earlier release, which gave no secret to its worker";
+            self.fail_lease(lease, EndKind::Cancelled, reason, turn);
+        }
+    }
+
+    fn empty(
+        rules: CoreRules,
+        plan: Arc<dyn GroupPlan>,
+        (run, secrets): (RunRow, SecretSource),
+        now: EventTime,
+    ) -> Self {
         Self {
             leases: LeaseTable::new(rules.fencing),
             settled_millis: now.millis + rules.lease_millis,
@@ -83,6 +101,7 @@ impl Core {
             run_id: run.run_id,
             epoch: run.epoch,
             next_token: run.next_token,
+            secrets,
             next_group: run.next_group,
             next_draw: run.draws,
             groups: BTreeMap::new(),
@@ -94,6 +113,7 @@ impl Core {
             versions: VersionTable::default(),
             behind: BTreeMap::new(),
             refusals: BTreeMap::new(),
+            broken: BTreeMap::new(),
             strangers: BTreeMap::new(),
             waiting: VecDeque::new(),
             ticked_millis: now.millis,
@@ -124,7 +144,7 @@ impl Core {
         self.group(index).take(start.sample_index, home);
         self.newest_version = self.newest_version.max(start.policy.version);
         if let (Some(digest), true) = (progress.ending, was_acknowledged(&row.standing)) {
-            self.leases.restore_acknowledged(&start.trajectory_id, start.token, digest);
+            self.leases.restore_acknowledged(start, digest);
         }
         match row.standing.clone() {
             TrajectoryStanding::Assigned => self.restore_lease(row, index, progress, turn),

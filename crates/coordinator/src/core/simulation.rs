@@ -15,25 +15,28 @@ use std::sync::Arc;
 
 use furrow_records::{Table, WrittenFile};
 use furrow_rollout::{
-    EndKind, Group as GroupId, Id, PolicyHashes, PolicyKind, PolicyWorker, Score, Split, Trajectory,
+    EndKind, Group as GroupId, Id, LEASE_SECRET_BYTES, LeaseProof, LeaseSecret, PolicyHashes, PolicyKind,
+    PolicyWorker, Score, Split, Trajectory, WeightsForm, WeightsLink, WeightsOrder,
 };
 use furrow_telemetry::PauseReason;
-use furrow_wire::Caller;
+use furrow_wire::{Caller, Peer, PeerRole};
 use rand::rngs::ChaCha12Rng;
 use rand::{RngExt, SeedableRng};
 
 use super::{
-    CallId, CallResponse, Core, CoreNotice, CoreRules, Decision, DiscardReport, Effect, EvaluationSchedule,
-    Event, EventTime, GroupPlan, HeartbeatStatus, JobOutcome, LeaseGrant, ReportedEnd, SampledTask,
-    ShardSummary, SpoolProgress, TaskTallies, WeightsPublication, WeightsReport, WorkerId,
+    CallId, CallRefusal, CallResponse, Core, CoreNotice, CoreRules, Decision, DiscardReport, Effect,
+    EvaluationSchedule, Event, EventTime, GroupPlan, HeartbeatStatus, JobOutcome, LeaseClaim, LeaseGrant,
+    ReportedEnd, SampledTask, ShardSummary, SpoolProgress, TaskTallies, WeightsPublication, WeightsReport,
+    WorkerId,
 };
 use crate::assign::{AdmissionPacing, PolicyOffer};
+use crate::lease_secret::SecretSource;
 use crate::ledger::{
     EvaluationRow, EvaluationStanding, Ledger, MemoryLedger, Mutation, RunOpening, ShardOpening, TimedScore,
     TrajectoryStanding,
 };
-use crate::versions::VersionSource;
 use crate::versions::tests::hash;
+use crate::versions::{VersionSource, VersionState};
 
 const ENVS: usize = 3;
 const POLICIES: usize = 2;
@@ -50,7 +53,7 @@ const CALM: u64 = 12_000;
 const TOO_LATE: u64 = 300_000;
 
 /// Each seed runs twice; all of them take a few seconds in a build without optimisation.
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 200;
 
 type InvariantViolation = String;
 
@@ -73,6 +76,7 @@ fn simulate(seed: u64, fencing: bool) -> Result<SimulatedFarm, InvariantViolatio
 }
 
 struct SimulatedFarm {
+    seed: u64,
     chance: ChaCha12Rng,
     /// In two thirds of the runs weights are published; in half of these every second version is
     /// evaluated.
@@ -81,6 +85,9 @@ struct SimulatedFarm {
     /// Number of published weights; `evaluated_on` holds what each trajectory of an evaluation was
     /// leased on.
     published: u32,
+    /// Published directories whose weights are broken, and the versions withdrawn so far.
+    broken: BTreeSet<String>,
+    withdrawn: BTreeSet<i32>,
     evaluated_on: BTreeMap<Id<Trajectory>, (i32, i32)>,
     /// Slots of a group beyond those it needs.
     spares: u32,
@@ -114,6 +121,9 @@ struct SimulatedFarm {
 
     envs: Vec<EnvState>,
     policies: Vec<PolicyState>,
+    /// What every lease so far came with, and how many calls with another's were refused.
+    proofs: Vec<LeaseProof>,
+    forged: u64,
     log: Vec<(Event, Decision)>,
 }
 
@@ -135,7 +145,7 @@ struct EnvState {
 }
 
 struct LeaseState {
-    token: u64,
+    proof: LeaseProof,
     steps: u32,
     steps_planned: u32,
     report: ReportedEnd,
@@ -151,6 +161,13 @@ struct PolicyState {
     runs: i32,
     ordered: i32,
     refused: Option<i32>,
+    /// The directory of the version it runs and of the ordered one; none for what the job names.
+    directory: Option<String>,
+    ordered_directory: Option<String>,
+    /// Whether its own version is broken, and the first version that was.
+    is_broken: bool,
+    broke_on: Option<i32>,
+    beats: u32,
 }
 
 #[derive(Clone)]
@@ -167,8 +184,8 @@ enum RpcRequest {
     Heartbeat,
     Lease,
     Renew,
-    Step { trajectory: Id<Trajectory>, token: u64, step: u32 },
-    Finish { trajectory: Id<Trajectory>, token: u64, report: ReportedEnd },
+    Step { proof: LeaseProof, step: u32 },
+    Finish { proof: LeaseProof, report: ReportedEnd },
 }
 
 enum RpcReply {
@@ -184,6 +201,7 @@ enum RpcCaller {
     Env(Rpc),
     Policy(usize),
     Trainer,
+    Forger,
 }
 
 enum SimulatedEvent {
@@ -195,6 +213,7 @@ enum SimulatedEvent {
     Act { env: usize, life: u32, trajectory: Id<Trajectory> },
     PolicyBeat { policy: usize },
     TakeUp { policy: usize, life: u32 },
+    Break { policy: usize, life: u32, version: i32 },
     Train,
     Report { rank: u32 },
     Append { life: u32, rpc: Rpc },
@@ -267,6 +286,7 @@ impl SimulatedFarm {
             fencing,
         };
         Self {
+            seed,
             chance: ChaCha12Rng::seed_from_u64(seed),
             has_weights: seed % 3 < 2,
             schedule: seed.is_multiple_of(3).then_some(EvaluationSchedule {
@@ -277,6 +297,8 @@ impl SimulatedFarm {
                 hold_millis: if seed.is_multiple_of(2) { LEASE } else { 60_000 },
             }),
             published: 0,
+            broken: BTreeSet::new(),
+            withdrawn: BTreeSet::new(),
             evaluated_on: BTreeMap::new(),
             spares: (seed % 2) as u32,
             now: 0,
@@ -302,6 +324,8 @@ impl SimulatedFarm {
             damaged: BTreeSet::new(),
             envs: (0..ENVS).map(|_| EnvState::default()).collect(),
             policies: (0..POLICIES).map(|_| PolicyState::default()).collect(),
+            proofs: Vec::new(),
+            forged: 0,
             log: Vec::new(),
         }
     }
@@ -349,7 +373,7 @@ impl SimulatedFarm {
 
     fn happen(&mut self, happening: SimulatedEvent) -> Result<(), InvariantViolation> {
         match happening {
-            SimulatedEvent::Arrive(rpc) => self.arrive(rpc),
+            SimulatedEvent::Arrive(rpc) => self.arrive(&rpc),
             SimulatedEvent::Answered(rpc, reply) => {
                 self.answered(rpc, reply);
                 Ok(())
@@ -372,12 +396,11 @@ impl SimulatedFarm {
             }
             SimulatedEvent::PolicyBeat { policy } => self.policy_beat(policy),
             SimulatedEvent::TakeUp { policy, life } => {
-                let cannot = !self.is_calm() && self.one_in(4);
-                let policy = &mut self.policies[policy];
-                if policy.life == life {
-                    policy.refused = cannot.then_some(policy.ordered);
-                    policy.runs = if cannot { policy.runs } else { policy.ordered.max(policy.runs) };
-                }
+                self.take_up(policy, life);
+                Ok(())
+            }
+            SimulatedEvent::Break { policy, life, version } => {
+                self.break_version(policy, life, version);
                 Ok(())
             }
             SimulatedEvent::Train => self.train(),
@@ -411,6 +434,10 @@ fn env_name(rpc: &Rpc) -> String {
 
 fn policy_name(index: usize, policy: &PolicyState) -> String {
     format!("policy{index}.{}", policy.life)
+}
+
+fn peer(name: &str) -> Caller {
+    Caller::identified(Peer::of_run(Id::new("sim").unwrap(), PeerRole::Env, name))
 }
 
 fn worker_id(name: &str) -> WorkerId {
@@ -456,7 +483,9 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     let mut taken = 0;
     let mut refused = 0;
     let mut lags = 0;
+    let mut withdrawn = 0;
     let mut paused = 0;
+    let mut forged = 0;
     for seed in seeds(SEEDS) {
         let mut world = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
         let second = simulate(seed, true).unwrap_or_else(|violation| panic!("seed {seed}: {violation}"));
@@ -467,11 +496,13 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
         }
         kills += world.life - world.drained;
         drains += world.drained;
-        stale += world.log.iter().filter(|(_, decision)| is_fenced(decision)).count();
+        forged += world.forged;
+        stale += world.log.iter().filter(|(_, decision)| is_fenced(decision)).count() as u64 - world.forged;
         for (_, decision) in &world.log {
             let is = |of: fn(&Mutation) -> bool| decision.commit.iter().filter(|one| of(one)).count() as u64;
             taken += is(|mutation| matches!(mutation, Mutation::VersionTaken { .. }));
             refused += is(|mutation| matches!(mutation, Mutation::VersionRefused { .. }));
+            withdrawn += is(|mutation| matches!(mutation, Mutation::VersionWithdrawn { .. }));
             let is_paced = |effect: &&Effect| {
                 matches!(effect, Effect::Notify(CoreNotice::Paused { reason: PauseReason::OffPolicy, .. }))
             };
@@ -484,17 +515,19 @@ fn nothing_is_lost_nothing_is_twice_and_every_seed_replays() {
     println!("{seeds} seeds: {kills} coordinators killed, {drains} drained, {stale} stale calls refused");
     println!("{complete} evaluations complete, {cut} cut");
     println!("{taken} versions taken, {refused} refused, {lags} times a worker could not run one");
+    println!("{withdrawn} versions withdrawn");
+    println!("{forged} calls with another's secret, token or identity refused, none accepted");
     println!("{paused} times nothing was leased until discards were reported");
     // A few seeds say little about how often something happens.
-    assert!(
-        seeds < 100 || u64::from(kills) > seeds && u64::from(drains) > seeds / 8 && stale as u64 > seeds / 4
-    );
+    assert!(seeds < 100 || u64::from(kills) > seeds && u64::from(drains) > seeds / 8 && stale > seeds / 4);
     assert!(seeds < 100 || paused > seeds, "{paused}");
+    assert!(seeds < 100 || forged > seeds, "{forged}");
     assert!(seeds < 100 || complete > seeds / 4 && cut > seeds / 20, "{complete} {cut}");
     assert!(
         seeds < 100 || taken > seeds / 4 && refused > seeds / 50 && lags > seeds / 10,
         "{taken} {refused} {lags}"
     );
+    assert!(seeds < 100 || withdrawn > seeds / 10, "{withdrawn}");
 }
 
 #[test]
@@ -514,7 +547,7 @@ fn a_farm_without_fencing_is_caught() {
 fn is_fenced(decision: &Decision) -> bool {
     let stale = |effect: &Effect| {
         let Effect::Reply { answer: CallResponse::Refused(refused), .. } = effect else { return false };
-        matches!(refused, super::CallRefusal::Stale { .. })
+        matches!(refused, CallRefusal::Stale { .. })
     };
     decision.at_once.iter().any(stale)
 }

@@ -13,6 +13,7 @@ use super::rules::CoreRules;
 use crate::assign::PolicyOffer;
 use crate::groups::OpenGroup;
 use crate::lease::LeaseTable;
+use crate::lease_secret::SecretSource;
 use crate::ledger::{TrajectoryEnd, TrajectoryStart};
 use crate::versions::VersionTable;
 
@@ -24,6 +25,7 @@ pub struct Core {
     pub(super) run_id: Id<Run>,
     pub(super) epoch: u64,
     pub(super) next_token: u64,
+    pub(super) secrets: SecretSource,
     pub(super) next_group: u64,
     /// Draws of the plan; groups of evaluations take group numbers and no draws.
     pub(super) next_draw: u64,
@@ -42,6 +44,8 @@ pub struct Core {
     pub(super) behind: BTreeMap<Id<PolicyWorker>, i32>,
     /// The last version each policy worker could not run, and why.
     pub(super) refusals: BTreeMap<Id<PolicyWorker>, (i32, String)>,
+    /// Policy workers whose own version is broken, that version and why.
+    pub(super) broken: BTreeMap<Id<PolicyWorker>, (i32, String)>,
     /// Policy workers whose weights differ from those of their version, and how.
     pub(super) strangers: BTreeMap<Id<PolicyWorker>, String>,
     /// Until this time a missing policy worker is expected to return: it has not yet noticed that

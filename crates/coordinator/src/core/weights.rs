@@ -9,7 +9,7 @@ use super::event::{CallId, WeightsPublication, WeightsReport};
 use super::notice::CoreNotice;
 use super::state::Core;
 use crate::ledger::Mutation;
-use crate::versions::{VersionRow, VersionState};
+use crate::versions::{VersionRefusal, VersionRow, VersionSource, VersionState};
 
 impl Core {
     /// Makes a publication the next version; answers once that is durable.
@@ -37,6 +37,25 @@ impl Core {
             let why = PublicationRefusal::NoWeights;
             return turn.reply(call, CallResponse::Refused(CallRefusal::Publication { why }));
         }
+        match self.propose(publication_id, source, weights_sha256, turn) {
+            Ok(version) => {
+                turn.reply_when_durable(call, CallResponse::VersionProposed { version, repeated: false });
+            }
+            Err(why) => {
+                let why = why.into();
+                turn.reply(call, CallResponse::Refused(CallRefusal::Publication { why }));
+            }
+        }
+    }
+
+    /// Makes weights the next version, and returns its number.
+    pub(super) fn propose(
+        &mut self,
+        publication_id: String,
+        source: VersionSource,
+        weights_sha256: Option<String>,
+        turn: &mut EventContext,
+    ) -> Result<i32, VersionRefusal> {
         // Workers of a run whose ledger was removed may know larger numbers.
         let version = self.versions.last().max(self.newest_version.unwrap_or(0)).saturating_add(1);
         let row = VersionRow {
@@ -47,13 +66,10 @@ impl Core {
             weights_sha256,
             at_micros: turn.now.wall_micros,
         };
-        if let Err(why) = self.versions.propose(row.clone()) {
-            let why = why.into();
-            return turn.reply(call, CallResponse::Refused(CallRefusal::Publication { why }));
-        }
+        self.versions.propose(row.clone())?;
         turn.commit(Mutation::VersionProposed(row));
         turn.notify(CoreNotice::VersionProposed { version });
-        turn.reply_when_durable(call, CallResponse::VersionProposed { version, repeated: false });
+        Ok(version)
     }
 
     /// The version that policy workers shall run. It must be durable before a worker receives it.
@@ -74,6 +90,7 @@ impl Core {
             self.behind.insert(worker.clone(), current);
         }
         self.refusals.remove(worker);
+        self.broken.remove(worker);
         self.update_weights(worker, run, turn);
     }
 
@@ -96,9 +113,10 @@ impl Core {
         if self.behind.get(worker).is_some_and(|wanted| version >= *wanted) {
             self.behind.remove(worker);
         }
+        self.update_broken(worker, run, turn);
         // Before the worker receives an order for anything newer.
         self.begin_evaluation(turn);
-        if let Some(refused) = &run.refused {
+        if let Some(refused) = run.refused.as_ref().filter(|(refused, _)| *refused != version) {
             let before = self.refusals.insert(worker.clone(), refused.clone());
             if before.as_ref() != Some(refused) {
                 let (version, reason) = refused.clone();
@@ -129,25 +147,32 @@ impl Core {
             let reason = reason.clone();
             turn.commit(Mutation::VersionRefused { version, reason: reason.clone() });
             turn.notify(CoreNotice::VersionRefused { version, reason });
+            self.go_back(turn);
         }
     }
 
     pub(super) fn forget_weights_of(&mut self, worker: &Id<PolicyWorker>) {
         self.behind.remove(worker);
         self.refusals.remove(worker);
+        self.broken.remove(worker);
         self.strangers.remove(worker);
     }
 
-    /// Whether a worker may get sessions: it runs what the others run, and did not fall behind by a
-    /// restart.
+    /// Whether a worker may get sessions: it runs what the others run, did not fall behind by a
+    /// restart, and its weights are not broken.
     pub(super) fn may_serve(&self, worker: &Id<PolicyWorker>) -> bool {
-        !self.behind.contains_key(worker) && !self.strangers.contains_key(worker)
+        !self.behind.contains_key(worker)
+            && !self.strangers.contains_key(worker)
+            && !self.runs_broken_weights(worker)
     }
 
     /// Why a worker gets no sessions, if it gets none.
     pub(super) fn wait_reason(&self, worker: &Id<PolicyWorker>) -> Option<String> {
         if self.may_serve(worker) {
             return None;
+        }
+        if let Some(why) = self.broken_reason(worker) {
+            return Some(why);
         }
         let own = self.policy_workers.get(worker)?.offer.version.unwrap_or(0);
         self.lag_reason(worker, own, self.versions.current())
@@ -194,7 +219,7 @@ impl Core {
     fn lag_reason(&self, worker: &Id<PolicyWorker>, own: i32, version: i32) -> Option<String> {
         match (self.strangers.get(worker), self.refusals.get(worker)) {
             (Some(why), _) => Some(why.clone()),
-            _ if own >= version => None,
+            _ if own >= version => self.broken_reason(worker),
             (_, Some((refused, why))) if *refused >= version => Some(why.clone()),
             _ => self.version_limit_reason(version).or_else(|| Some("it has not loaded it yet".to_owned())),
         }

@@ -2,6 +2,7 @@
 
 use furrow_rollout::{EndKind, EnvWorker, Id, PolicyWorker, WeightsOrder};
 use furrow_telemetry::WorkerKind;
+use furrow_wire::{PeerRole, RevokedPeer};
 
 use super::answer::{CallResponse, WorkerStanding};
 use super::decision::{Effect, EventContext};
@@ -111,6 +112,30 @@ impl Core {
         }
     }
 
+    /// Removes the workers that use a revoked certificate. Their trajectories are run again by
+    /// others, and trajectories that a revoked policy worker served continue on another.
+    pub(super) fn revoke(&mut self, peer: &RevokedPeer, turn: &mut EventContext) {
+        let env = |worker: &Id<EnvWorker>| peer.covers(PeerRole::Env, worker.as_str());
+        let policy = |worker: &Id<PolicyWorker>| peer.covers(PeerRole::Policy, worker.as_str());
+        for worker in self.env_workers.keys().filter(|worker| env(worker)).cloned().collect::<Vec<_>>() {
+            self.env_workers.remove(&worker);
+            self.dismiss(&worker, turn);
+            turn.notify_lost(WorkerKind::Env, worker.as_str(), REVOKED_REASON);
+        }
+        // A worker that a restarted coordinator does not know yet may hold leases.
+        for lease in self.leases.take_where(|lease| env(&lease.start.env_worker)) {
+            let reason = format!("the identity of {} was revoked", lease.start.env_worker);
+            self.fail_lease(lease, EndKind::LeaseLost, &reason, turn);
+        }
+        for worker in self.policy_workers.keys().filter(|worker| policy(worker)).cloned().collect::<Vec<_>>()
+        {
+            self.policy_workers.remove(&worker);
+            self.forget_weights_of(&worker);
+            turn.notify_lost(WorkerKind::Policy, worker.as_str(), REVOKED_REASON);
+        }
+        self.reassign_policy_workers(turn.now);
+    }
+
     /// Registered workers and their status, environment workers first.
     pub(super) fn worker_standings(&self) -> Vec<WorkerStanding> {
         let since_contact = |contact_millis: u64| self.ticked_millis.saturating_sub(contact_millis);
@@ -183,6 +208,8 @@ impl Core {
 }
 
 const SILENT_REASON: &str = "it went silent";
+
+const REVOKED_REASON: &str = "its identity was revoked";
 
 impl EventContext {
     fn notify_registered(&mut self, kind: WorkerKind, worker: &str, slots: u32) {

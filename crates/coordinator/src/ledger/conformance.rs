@@ -13,7 +13,7 @@ use mutations::*;
 
 pub(crate) use mutations::{
     a_little_of_everything, assigned, begun, close, draw, drawn, fail, finish, lost, opened, problem,
-    sample_mutations, score,
+    sample_mutations, score, versions_in_every_state,
 };
 
 /// Runs the whole suite; `make` returns an empty ledger each time.
@@ -181,6 +181,7 @@ fn any_mutation() -> impl Strategy<Value = Mutation> {
         1 => Just(opened()),
         1 => (0..3u64).prop_map(drawn),
         6 => (slot(), 1..8u64).prop_map(|((g, s, a), token)| assigned(g, s, a, token)),
+        1 => Just(assigned_bare()),
         6 => (slot(), 1..8u64).prop_map(|((g, s, a), token)| finish(g, s, a, token, EndKind::Answered)),
         6 => slot().prop_map(|(g, s, a)| score(g, s, a, 0.5)),
         3 => slot().prop_map(|(g, s, a)| fail(g, s, a, EndKind::Cancelled)),
@@ -188,12 +189,15 @@ fn any_mutation() -> impl Strategy<Value = Mutation> {
         3 => (0..2u64).prop_map(close),
         4 => (0..3u64, rows(), prop::collection::vec(0..2u64, 0..2))
             .prop_map(|(index, rows, groups)| shard_open(index, &rows, &groups)),
+        1 => (0..3u64).prop_map(|index| merge_open(index, &[])),
         3 => (0..3u64).prop_map(shard_written),
+        1 => (0..3u64).prop_map(nothing_written),
         3 => (0..3u64, 0..3u64).prop_map(|(index, version)| shard_committed(index, version)),
         1 => (0..3u64).prop_map(abandoned),
         2 => (1..5i32, 0..5i32).prop_map(|(version, base)| proposed(version, base)),
         1 => (1..5i32).prop_map(taken),
         1 => (1..5i32).prop_map(unable),
+        1 => (1..5i32).prop_map(withdrawn),
         1 => (1..5i32).prop_map(proposed_rollback),
         2 => (0..3i32, 1..3u64).prop_map(|(version, problems)| begun(version, problems)),
         3 => (0..3u64, 0..3i32, 0..2u64).prop_map(|(index, version, of)| problem(index, version, of)),

@@ -141,6 +141,9 @@ impl LedgerState {
             Mutation::VersionRefused { version, reason } => {
                 self.versions.refuse(*version, reason).map_err(LedgerRefusal::from)
             }
+            Mutation::VersionWithdrawn { version, reason } => {
+                self.versions.withdraw(*version, reason).map_err(LedgerRefusal::from)
+            }
             Mutation::EvaluationBegun { version, problems, at_micros } => {
                 self.begin_evaluation(*version, *problems, *at_micros)
             }
@@ -389,6 +392,9 @@ impl LedgerState {
 
     fn write_shard(&mut self, id: &Id<Shard>, files: &[WrittenFile]) -> Result<(), LedgerRefusal> {
         let shard = self.shard(id, ShardPhase::Opened)?;
+        if files.is_empty() && shard.row.replaces.is_empty() {
+            return Err(LedgerRefusal::NoFiles);
+        }
         shard.phase = ShardPhase::Written;
         shard.row.files = Some(files.to_vec());
         Ok(())

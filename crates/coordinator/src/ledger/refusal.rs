@@ -43,6 +43,8 @@ pub enum LedgerRefusal {
     GroupNotOpen,
     #[error("no trajectory {trajectory}")]
     UnknownTrajectory { trajectory: String },
+    #[error("a lease needs the digest of its secret")]
+    NoSecret,
     #[error("it is not leased under this token")]
     NotLeased,
     #[error("it is unknown or has ended already")]
@@ -69,6 +71,7 @@ pub enum LedgerRefusal {
     RowsAndMerge,
     #[error("{id} twice in one shard")]
     TwiceInShard { id: String },
+    /// Only an expiry, which removes files, has none of its own.
     #[error("a shard without files")]
     NoFiles,
     #[error("{trajectory} has not ended or is in another shard")]

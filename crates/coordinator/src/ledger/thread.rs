@@ -44,6 +44,8 @@ pub const LEDGER_FAIL_POINTS: &[&str] = &[
     "ledger.after_version_take",
     "ledger.before_version_refuse",
     "ledger.after_version_refuse",
+    "ledger.before_version_withdraw",
+    "ledger.after_version_withdraw",
     "ledger.before_evaluation_begin",
     "ledger.after_evaluation_begin",
     "ledger.before_evaluation_end",
@@ -62,6 +64,8 @@ pub struct LedgerLimits {
     pub batch_max: usize,
     /// How long a commit waits for a full disk, or for a lock of another process, before it fails.
     pub disk_full_timeout: Duration,
+    /// How long it waits between two tries then.
+    pub full_retry: Duration,
 }
 
 impl Default for LedgerLimits {
@@ -69,7 +73,12 @@ impl Default for LedgerLimits {
     /// second; 1,024 waiting commits are then 65 ms of work. A minute is enough to rotate a log or
     /// to page an operator.
     fn default() -> Self {
-        Self { queued_max: 1024, batch_max: 64, disk_full_timeout: Duration::from_secs(60) }
+        Self {
+            queued_max: 1024,
+            batch_max: 64,
+            disk_full_timeout: Duration::from_secs(60),
+            full_retry: FULL_RETRY,
+        }
     }
 }
 
@@ -186,7 +195,7 @@ impl<L: Ledger> LedgerWorker<L> {
                 return result;
             }
             tracing::warn!(%error, "the ledger waits");
-            std::thread::park_timeout(FULL_RETRY);
+            std::thread::park_timeout(self.limits.full_retry);
         }
     }
 }

@@ -5,7 +5,6 @@ use furrow_wire::v1;
 
 use crate::core::{LeasedTrajectory, RunProgress, WeightsStanding, WorkerStanding, WorkerVersion};
 use crate::first_screenshots::FirstScreenshots;
-use crate::versions::VersionState;
 
 /// The progress of a run as its coordinator sends it.
 pub fn progress_message(progress: RunProgress) -> v1::ProgressResponse {
@@ -75,10 +74,7 @@ pub(super) fn running_into(running: &LeasedTrajectory, first: &FirstScreenshots)
 pub(super) fn standing_into(standing: WeightsStanding) -> v1::WeightsResponse {
     let WeightsStanding { current, version, state, weights_sha256, workers, needed } = standing;
     let state_name = state.as_str().to_owned();
-    let reason = match state {
-        VersionState::Refused { reason } => reason,
-        _ => String::new(),
-    };
+    let reason = state.reason().unwrap_or_default().to_owned();
     let workers = workers.into_iter().map(|WorkerVersion { worker, version, lags }| v1::WeightsWorker {
         worker_id: worker.to_string(),
         version,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,6 +94,8 @@ struct SpoolFile {
     length: u64,
     sealed: bool,
     exists: bool,
+    /// Found at the start: what was not acknowledged may be in memory alone.
+    is_doubtful: bool,
     handle: Option<DurableFile>,
     last_use: u64,
 }
@@ -108,7 +111,11 @@ impl SpoolFiles {
         let mut trajectories = HashMap::new();
         let mut recovered = Vec::new();
         for (trajectory_id, path) in spool_files(dir)? {
-            let (file, tail) = SpoolFile::recover(&path)?;
+            let (file, mut tail) = SpoolFile::recover(&path)?;
+            if tail != SpoolTail::None && crash::planted("bug.cut_before_compare") {
+                drop(DurableFile::open(&path, file.length).map_err(SpoolError::Storage)?);
+                tail = SpoolTail::None;
+            }
             bytes.fetch_add(file.length, Ordering::Relaxed);
             recovered.push(file.report(trajectory_id.clone(), tail));
             trajectories.insert(trajectory_id, file);
@@ -141,7 +148,10 @@ impl SpoolFiles {
         let file = self.trajectories.entry(trajectory.clone()).or_default();
         match file.check_append(trajectory, entry)? {
             AppendOutcome::Repeated if crash::planted("bug.no_key") => {}
-            AppendOutcome::Repeated => return Ok(AppendOutcome::Repeated),
+            AppendOutcome::Repeated => {
+                let renewed = file.make_certain(&path_of(&self.dir, trajectory));
+                return renewed.map(|()| AppendOutcome::Repeated).map_err(|error| self.failed(error));
+            }
             AppendOutcome::New => {}
         }
         crash::point("spool.before_write");
@@ -231,7 +241,7 @@ impl SpoolFiles {
                 handle.sync()?;
             }
         }
-        if std::mem::take(&mut self.names_changed) {
+        if std::mem::take(&mut self.names_changed) && !crash::planted("bug.no_folder_sync") {
             self.dir_handle.sync_all().map_err(DurableError::on("sync directory", &self.dir))?;
         }
         Ok(())
@@ -270,7 +280,7 @@ impl SpoolFile {
         let failed = |operation| move |error| storage(operation, path, error);
         let file = furrow_storage::open(path, OpenOptions::new().read(true)).map_err(failed("open"))?;
         let length = file.metadata().map_err(failed("measure"))?.len();
-        let mut kept = Self { exists: true, ..Self::default() };
+        let mut kept = Self { exists: true, is_doubtful: true, ..Self::default() };
         let flaw = match kept.scan(&file) {
             Ok(None) if kept.length == length => return Ok((kept, SpoolTail::None)),
             Ok(None) => None,
@@ -346,6 +356,16 @@ impl SpoolFile {
             }
             (None, _) => Ok(AppendOutcome::New),
         }
+    }
+
+    /// Makes durable what an earlier process wrote, before any of it is acknowledged: its sync may
+    /// have failed, or not have happened.
+    fn make_certain(&mut self, path: &Path) -> Result<(), DurableError> {
+        if self.is_doubtful {
+            furrow_storage::write_again(path).map_err(DurableError::on("write again", path))?;
+            self.is_doubtful = false;
+        }
+        Ok(())
     }
 
     /// Closes the file where all of it is durable.
@@ -436,47 +456,59 @@ fn next_whole(file: &mut impl Read) -> io::Result<Option<(EntryHeader, u64)>> {
 /// few times the file size; beyond that the answer is yes, which costs one trajectory and no other.
 fn whole_entry_follows(file: &File, from: u64, length: u64) -> io::Result<bool> {
     let mut left = length.saturating_mul(4).max(1 << 20);
-    let mut at = from + 1;
-    while let Some(found) = next_magic(file, at, length)? {
-        let mut rest = BufReader::new(file);
-        rest.seek(SeekFrom::Start(found))?;
+    let mut offsets = MagicOffsets { file, length, next: from + 1, piece: Vec::new(), piece_at: from + 1 };
+    while let Some(found) = offsets.next()? {
         let mut bytes = [0; HEADER_BYTES];
-        if filled(&mut rest, &mut bytes)?
-            && let Some(header) = EntryHeader::parse(&bytes)
+        file.read_exact_at(&mut bytes, found)?;
+        if let Some(header) = EntryHeader::parse(&bytes)
             && found + HEADER_BYTES as u64 + u64::from(header.length) <= length
         {
             let Some(still) = left.checked_sub(u64::from(header.length)) else { return Ok(true) };
             left = still;
+            let mut rest = BufReader::new(file);
             rest.seek(SeekFrom::Start(found))?;
             if next_whole(&mut rest)?.is_some() {
                 return Ok(true);
             }
         }
-        at = found + 1;
     }
     Ok(false)
 }
 
-/// Offset of the next possible header.
-fn next_magic(mut file: &File, from: u64, length: u64) -> io::Result<Option<u64>> {
-    const PIECE: usize = 1 << 18;
-    let mut at = from;
-    let mut piece = Vec::with_capacity(PIECE);
-    while at + (HEADER_BYTES as u64) <= length {
-        file.seek(SeekFrom::Start(at))?;
-        piece.clear();
-        file.take(PIECE as u64).read_to_end(&mut piece)?;
-        if let Some(found) = piece.windows(MAGIC.len()).position(|window| window == MAGIC) {
-            return Ok(Some(at + found as u64));
+/// Offsets of possible headers. Each piece of the file is read once, however many are in it.
+struct MagicOffsets<'a> {
+    file: &'a File,
+    length: u64,
+    /// Where to look on.
+    next: u64,
+    piece: Vec<u8>,
+    /// Offset of the piece.
+    piece_at: u64,
+}
+
+impl MagicOffsets<'_> {
+    fn next(&mut self) -> io::Result<Option<u64>> {
+        const PIECE: u64 = 1 << 18;
+        while self.next + (HEADER_BYTES as u64) <= self.length {
+            let rest = self.piece.get((self.next - self.piece_at) as usize..).unwrap_or_default();
+            if let Some(found) = rest.windows(MAGIC.len()).position(|window| window == MAGIC) {
+                let found = self.next + found as u64;
+                self.next = found + 1;
+                return Ok(Some(found).filter(|found| found + HEADER_BYTES as u64 <= self.length));
+            }
+            // The pieces overlap, so that a magic across their border is found.
+            self.next += rest.len().saturating_sub(MAGIC.len() - 1) as u64;
+            self.piece_at = self.next;
+            self.piece.clear();
+            let mut file = self.file;
+            file.seek(SeekFrom::Start(self.next))?;
+            file.take(PIECE).read_to_end(&mut self.piece)?;
+            if self.piece.len() < MAGIC.len() {
+                break;
+            }
         }
-        // The pieces overlap, so that a magic across their border is found.
-        let read = piece.len().saturating_sub(MAGIC.len() - 1);
-        if read == 0 {
-            break;
-        }
-        at += read as u64;
+        Ok(None)
     }
-    Ok(None)
 }
 
 fn filled(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {

@@ -74,6 +74,10 @@ impl SpoolReader {
     }
 
     fn payload(&mut self, header: &EntryHeader) -> Result<SpoolEntry, SpoolError> {
+        // A torn entry claims any length: nothing is allocated for what is not there.
+        if self.offset + HEADER_BYTES as u64 + u64::from(header.length) > self.extent {
+            return Err(self.damaged("the file is cut"));
+        }
         let mut payload = vec![0; header.length as usize];
         self.fill(&mut payload)?;
         let mut crc = header.crc();

@@ -8,7 +8,7 @@ use furrow_records::fixtures::{TrajectoryFixture, png};
 use furrow_records::{DataCard, RecordsFile};
 use furrow_rollout::{
     ContextPolicy, EndKind, Evidence, Grammar, Id, PROTOCOL_VERSION, PolicyKind, SCHEMA_VERSION,
-    SamplingParams, SessionSpec, TrajectoryEnding,
+    SamplingParams, SessionSpec, TrajectoryEnding, WeightRoots,
 };
 use furrow_tasks::{SourceFile, TasksFile, load};
 use furrow_wire::{OpaqueStep, digest, encode_ending, encode_opaque_step, encode_trace, v1};
@@ -22,6 +22,7 @@ pub(crate) struct JobSetup {
     pub limits: LimitsFile,
     pub score: &'static str,
     pub judge: JudgeFile,
+    pub weight_roots: WeightRoots,
 }
 
 /// The scorer of tasks that set no other.
@@ -37,7 +38,8 @@ impl Default for JobSetup {
         };
         let score = EXACT;
         let judge = JudgeFile::default();
-        Self { groups: 1, group_size: 1, seed: 1, resume: false, limits, score, judge }
+        let weight_roots = WeightRoots::default();
+        Self { groups: 1, group_size: 1, seed: 1, resume: false, limits, score, judge, weight_roots }
     }
 }
 
@@ -85,6 +87,7 @@ impl JobSetup {
             sessions: 6,
             records: RecordsFile { disk_reserve_bytes: 16 << 20, ..RecordsFile::default() }.check().unwrap(),
             link: None,
+            weight_roots: self.weight_roots,
         }
     }
 }
@@ -96,14 +99,27 @@ pub(crate) fn judge(judge: JudgeFile) -> Option<furrow_coordinator::JudgeConfig>
 }
 
 /// An assignment and the messages of its holder.
+#[derive(Clone)]
 pub(crate) struct LeasedAssignment {
     pub trajectory_id: String,
     pub token: u64,
+    pub secret: Option<v1::LeaseSecret>,
 }
 
 impl LeasedAssignment {
     pub(crate) fn new(assignment: v1::Assignment) -> Self {
-        Self { trajectory_id: assignment.ancestry.unwrap().trajectory_id, token: assignment.token }
+        let v1::Assignment { ancestry, token, secret, .. } = assignment;
+        Self { trajectory_id: ancestry.unwrap().trajectory_id, token, secret }
+    }
+
+    pub(crate) fn lease(&self) -> v1::LeaseRef {
+        let secret = self.secret.clone();
+        v1::LeaseRef { trajectory_id: self.trajectory_id.clone(), token: self.token, secret }
+    }
+
+    pub(crate) fn show(&self, screenshot: Bytes) -> v1::ShowFirstRequest {
+        let v1::LeaseRef { trajectory_id, token, secret } = self.lease();
+        v1::ShowFirstRequest { trajectory_id, token, secret, screenshot }
     }
 
     pub(crate) fn step(&self, step: u32) -> v1::RecordStepRequest {
@@ -111,6 +127,7 @@ impl LeasedAssignment {
         v1::RecordStepRequest {
             trajectory_id: self.trajectory_id.clone(),
             token: self.token,
+            secret: self.secret.clone(),
             step,
             digest: Bytes::copy_from_slice(&digest(&record)),
             record,
@@ -135,6 +152,7 @@ impl LeasedAssignment {
         v1::FinishRequest {
             trajectory_id: self.trajectory_id.clone(),
             token: self.token,
+            secret: self.secret.clone(),
             digest: Bytes::copy_from_slice(&digest(&ending)),
             ending,
         }

@@ -157,13 +157,9 @@ impl SurvivingWorker {
     }
 
     async fn renew(&mut self, calls: &mut CoordinatorServiceClient<Channel>) -> Result<(), Status> {
-        let lease_of = |hand: &TrajectoryInFlight| v1::LeaseRef {
-            trajectory_id: hand.assignment.trajectory_id.clone(),
-            token: hand.assignment.token,
-        };
         let request = v1::RenewRequest {
             worker_id: "env".into(),
-            leases: self.in_flight.values().map(lease_of).collect(),
+            leases: self.in_flight.values().map(|hand| hand.assignment.lease()).collect(),
         };
         let renewed = with_deadline(ANSWER, calls.renew(request)).await?.into_inner();
         self.in_flight.retain(|trajectory, _| !renewed.lost.contains(trajectory));
@@ -204,7 +200,7 @@ impl SurvivingWorker {
 fn child_that_coordinates() {
     arm_fail_points();
     let dir = PathBuf::from(std::env::var_os(DIR).expect("only its parent runs this"));
-    let limits = LimitsFile { lease_millis: 500, heartbeat_millis: 100, ..JobSetup::default().limits };
+    let limits = LimitsFile { lease_millis: 2000, heartbeat_millis: 100, ..JobSetup::default().limits };
     let setup = JobSetup { groups: 3, group_size: 2, resume: true, limits, ..JobSetup::default() };
     let mut job = setup.job(&dir);
     if dir.join(EVALUATED).exists() {
@@ -353,7 +349,7 @@ async fn a_late_ending_is_refused_and_without_fencing_it_stops_the_farm() {
     let (answer, ended) = finish_late("bug.no_fencing=return", Duration::from_secs(20)).await;
     assert!(
         answer.is_err_and(|status| refusal(&status) != RefusalKind::Stale),
-        "the stale token was accepted"
+        "the late ending was accepted"
     );
     assert!(ended.is_some_and(|status| !status.success()), "the ledger accepted two ends of one trajectory");
 }

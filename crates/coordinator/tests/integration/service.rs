@@ -20,6 +20,7 @@ use furrow_coordinator::{
 };
 use furrow_records::{DataSet, RecordsFile, verify};
 use furrow_rollout::{EndKind, PROTOCOL_VERSION, SCHEMA_VERSION, TrajectoryStatus as Scored};
+use furrow_telemetry::TimeSource;
 use furrow_testkit::chat_server::{FakeChatServer, ServerAction};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::v1::registration_service_client::RegistrationServiceClient;
@@ -34,7 +35,7 @@ use tonic::{Code, Status};
 use crate::common::{JobSetup, LeasedAssignment, env, judge, policy, record};
 
 /// Everything here takes seconds, unless it hangs.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running coordinator and its clients.
 struct TestFarm {
@@ -52,7 +53,7 @@ impl TestFarm {
         let address = listener.local_addr().unwrap().to_string();
         let stop = CancellationToken::new();
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let served = tokio::spawn(coordinator.serve(incoming, stop.clone()));
+        let served = tokio::spawn(coordinator.serve(incoming, stop.clone(), TimeSource::system()));
         let channel = TcpConnector::default().channel(PeerRole::Coordinator, &address).unwrap();
         let calls = CoordinatorServiceClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)

@@ -6,13 +6,15 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
-use furrow_coordinator::Coordinator;
 use furrow_coordinator::ledger::{
     Ledger, Mutation, PolicyFacts, RunOpening, ShardOpening, SqliteLedger, TaskDraw, TimedScore,
     TrajectoryEnd, TrajectoryStart,
 };
+use furrow_coordinator::{Coordinator, SecretDigest};
 use furrow_records::{CommitDraft, Manifest, Op, Table, WrittenFile};
-use furrow_rollout::{EndKind, Group, Id, PolicyHashes, PolicyKind, Run, Score, Shard, Split};
+use furrow_rollout::{
+    EndKind, Group, Id, LEASE_SECRET_BYTES, LeaseSecret, PolicyHashes, PolicyKind, Run, Score, Shard, Split,
+};
 use object_store::local::LocalFileSystem;
 use tokio::runtime::Runtime;
 
@@ -137,6 +139,7 @@ impl History {
             policy,
             at_micros: 3,
             queue_micros: 4,
+            secret: Some(SecretDigest::of(&LeaseSecret::new([1; LEASE_SECRET_BYTES]))),
         };
         let ended = TrajectoryEnd {
             end: EndKind::Answered,

@@ -58,7 +58,7 @@ pub(crate) fn check(checkpoint: &Checkpoint, uploads: &[TensorUpload]) -> Result
             }
         }
     }
-    Ok(())
+    checkpoint.check_uncut()
 }
 
 /// Uploads tensors to their buffer; returns their number of bytes in the checkpoint.
@@ -86,6 +86,7 @@ pub(crate) fn upload_tensor<T: WeightElement>(
         read += tensor.bytes();
     }
     assert_eq!(at, end, "{:?} do not fill their buffer", upload.names);
+    checkpoint.check_uncut()?;
     Ok(read)
 }
 

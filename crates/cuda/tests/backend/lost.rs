@@ -255,11 +255,11 @@ fn no_answer_is_invented_when_a_call_fails_later() {
     each_call_fails(FailureTiming::Later, StagingMode::Host);
 }
 
-/// The calls that fail, one after another in devices of their own: every fourth from a random one
+/// The calls that fail, one after another in devices of their own: every tenth from a random one
 /// on, or every `FURROW_LOST_STRIDE`th. Each costs an opened device, and there are hundreds. What
 /// fails names its call.
 fn failing_calls(all: usize) -> impl Iterator<Item = usize> {
-    let stride = std::env::var("FURROW_LOST_STRIDE").map_or(4, |text| text.parse().unwrap());
+    let stride = std::env::var("FURROW_LOST_STRIDE").map_or(10, |text| text.parse().unwrap());
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
     let first = 1 + nanos as usize % stride;
     (first..=all).step_by(stride)

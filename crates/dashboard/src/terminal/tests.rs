@@ -22,6 +22,7 @@ fn subject(dir: &Path) -> DashboardSubject {
         name: "night".into(),
         dir: Some(dir.to_owned()),
         coordinator: None,
+        identity: None,
         job: None,
         device: DeviceKind::Cpu,
         usd_per_device_hour: None,
@@ -160,7 +161,7 @@ async fn a_new_listener_wakes_the_reader() {
     tokio::task::yield_now().await;
     let mut changes = state.changes();
     let read = changes.wait_for(|change| change.trajectories == 1);
-    let read = tokio::time::timeout(Duration::from_secs(10), read).await;
+    let read = tokio::time::timeout(Duration::from_secs(60), read).await;
     assert!(read.is_ok(), "nothing was read");
     drop(read);
     stop.cancel();
@@ -243,7 +244,7 @@ async fn keys_and_a_stop_end_it() {
             false => stop.cancel(),
         }
         let watched = watch_loop(&mut terminal, &source, pressed, &stop);
-        tokio::time::timeout(Duration::from_secs(20), watched).await.unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(60), watched).await.unwrap().unwrap();
         assert_eq!(terminal.size().unwrap(), Size::new(80, 20));
         assert!(terminal.backend().to_string().contains("1 Overview"));
     }

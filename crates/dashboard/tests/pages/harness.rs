@@ -68,6 +68,7 @@ impl TestDashboard {
             name: "night-run".into(),
             dir: Some(dir.path().to_owned()),
             coordinator: None,
+            identity: None,
             job: Some(format!("[run]\nname = \"night-run\"\n# {}\n", HOSTILE[1])),
             device: DeviceKind::Gpu,
             usd_per_device_hour: Some(2.5),

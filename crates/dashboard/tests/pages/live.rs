@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, LazyLock};
 
 use chromiumoxide::Page;
+use furrow_identity::{Authority, PeerRole};
 use furrow_records::fixtures::TrajectoryFixture;
 use furrow_rollout::{Group, Id, Size, Trajectory, TrajectoryAncestry};
 use furrow_wire::v1::coordinator_service_server::{CoordinatorService, CoordinatorServiceServer};
@@ -199,12 +200,20 @@ async fn three_hundred_sessions_are_watched_and_the_job_is_drained() {
     let shared = SharedCoordinator::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = furrow_wire::server(LinkTimeouts::default())
-        .add_service(CoordinatorServiceServer::new(shared.clone()));
-    let serving = tokio::spawn(router.serve_with_incoming(furrow_wire::accept(listener)));
+    let dir = tempfile::tempdir().unwrap();
+    let authority =
+        Authority::open_or_create(&Authority::dir_of_run(dir.path()), &Id::new("live").unwrap()).unwrap();
+    let identity = authority.issue(PeerRole::Coordinator, "coordinator").unwrap();
+    let router = furrow_wire::authorized_server(
+        LinkTimeouts::default(),
+        Some(&identity),
+        &furrow_wire::Revocations::default(),
+    )
+    .add_service(CoordinatorServiceServer::new(shared.clone()));
+    let accepted = furrow_wire::accept(listener);
+    let serving = tokio::spawn(furrow_wire::serve(router, accepted, Some(identity), std::future::pending()));
     let coordinator = &*shared.0;
 
-    let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("coordinator.address"), format!("{address}\n")).unwrap();
     let dashboard = TestDashboard::serve(dir, None).await;
     let chrome = TestBrowser::start().await;

@@ -20,6 +20,7 @@ pub(crate) fn read_metrics(dir: &Path, name: &str) -> RunMetrics {
         name: name.into(),
         dir: Some(dir.to_owned()),
         coordinator: None,
+        identity: None,
         job: Some(format!("[run]\nname = {:?}\n", HOSTILE[1])),
         device: DeviceKind::Gpu,
         usd_per_device_hour: Some(2.5),

@@ -53,6 +53,7 @@ impl RunFolder for Folder {
             name: NAMES[at].into(),
             dir: Some(dir.to_owned()),
             coordinator: None,
+            identity: None,
             job: None,
             device: DeviceKind::None,
             usd_per_device_hour: None,

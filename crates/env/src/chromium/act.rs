@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chromiumoxide::cdp::browser_protocol::input::{
-    DispatchDragEventParams, DispatchDragEventType, EventDragIntercepted, InsertTextParams,
+    DispatchDragEventParams, DispatchDragEventType, DragData, EventDragIntercepted, InsertTextParams,
     SetInterceptDragsParams,
 };
 use chromiumoxide::listeners::EventStream;
@@ -11,6 +11,7 @@ use furrow_rollout::{Modifiers, PagePoint, PointerButton, ScrollDirection, Size}
 use futures::StreamExt;
 use futures::future::try_join_all;
 
+use super::drag_start::DragStartWatch;
 use super::input::{InputEvent, InputState};
 use super::keyboard::{KeyChord, KeyboardKey};
 use super::link::listen;
@@ -26,7 +27,8 @@ const DRAG_STOPS: u8 = 6;
 /// Share of a screen that a scroll without a distance moves: a fifth stays in view.
 const SCROLL_SCREEN_SHARE: f64 = 0.8;
 
-/// Time a page gets to report the start of a native drag.
+/// Time for the report of a native drag that the page's own event did not announce: one in a frame
+/// of another site.
 const DRAG_BEGINS: Duration = Duration::from_millis(120);
 
 /// Sends events together; they are delivered in order. One round trip instead of one for each.
@@ -93,6 +95,16 @@ pub(super) async fn hover(
     send(tab, events, "moving the mouse").await
 }
 
+/// Clicks a field and selects its content, which the next input replaces.
+pub(super) async fn select_field(
+    tab: &BrowserTab,
+    input: &mut InputState,
+    at: PagePoint,
+) -> Result<(), EnvironmentError> {
+    click(tab, input, at, PointerButton::Left, 1, Modifiers::NONE).await?;
+    press(tab, input, "Control+a").await
+}
+
 /// Replaces the content of the field at a point, or types at the current focus.
 pub(super) async fn write(
     tab: &BrowserTab,
@@ -102,8 +114,7 @@ pub(super) async fn write(
     press_enter: bool,
 ) -> Result<(), EnvironmentError> {
     if let Some(at) = into {
-        click(tab, input, at, PointerButton::Left, 1, Modifiers::NONE).await?;
-        press(tab, input, "Control+a").await?;
+        select_field(tab, input, at).await?;
         if content.is_empty() {
             press(tab, input, "Delete").await?;
         }
@@ -224,15 +235,36 @@ pub(super) async fn move_mouse(
     if !input.is_button_down(PointerButton::Left) || input.drag_decided {
         return move_by_stops(tab, input, to, None).await;
     }
-    let mut begun = listen::<EventDragIntercepted>(&tab.page).await?;
+    let reports = listen::<EventDragIntercepted>(&tab.page).await?;
     intercept_drags(tab, true).await?;
     input.drag_decided = true;
-    move_by_stops(tab, input, to, Some(&mut begun)).await?;
+    let mut begin = DragBegin { watch: DragStartWatch::begin(tab).await?, reports };
+    move_by_stops(tab, input, to, Some(&mut begin)).await?;
     if input.dragged.is_none() {
         return Ok(());
     }
     input.set_mouse(to);
     drag_over(tab, input, &[DispatchDragEventType::DragEnter, DispatchDragEventType::DragOver]).await
+}
+
+/// How a native drag shows.
+struct DragBegin {
+    watch: DragStartWatch,
+    reports: EventStream<EventDragIntercepted>,
+}
+
+impl DragBegin {
+    /// Waits for the report of a drag if one has begun. At the second movement, which is far enough
+    /// from the press, one may have begun unseen.
+    async fn report(&mut self, tab: &BrowserTab, stop: u8) -> Result<Option<DragData>, EnvironmentError> {
+        let limit = match self.watch.has_begun(tab).await? {
+            true => tab.deadlines.input,
+            false if stop == 2 => DRAG_BEGINS,
+            false => return Ok(None),
+        };
+        let event = tokio::time::timeout(limit, self.reports.next()).await.ok().flatten();
+        Ok(event.map(|event| event.data.clone()))
+    }
 }
 
 /// Moves in steps. Once a native drag begins, the page receives drag events instead of mouse
@@ -241,23 +273,22 @@ async fn move_by_stops(
     tab: &BrowserTab,
     input: &mut InputState,
     to: PagePoint,
-    mut begun: Option<&mut EventStream<EventDragIntercepted>>,
+    mut begin: Option<&mut DragBegin>,
 ) -> Result<(), EnvironmentError> {
     let from = input.mouse();
     for stop in 1..=DRAG_STOPS {
         let event = input.move_mouse(interpolate(from, to, f32::from(stop) / f32::from(DRAG_STOPS)));
         let moved = send(tab, vec![event], "a drag");
-        let Some(begun) = begun.as_deref_mut() else {
+        let Some(begin) = begin.as_deref_mut() else {
             moved.await?;
             continue;
         };
         tokio::select! {
             moved = moved => moved?,
-            Some(event) = begun.next() => input.dragged = Some(event.data.clone()),
+            Some(event) = begin.reports.next() => input.dragged = Some(event.data.clone()),
         }
-        if input.dragged.is_none() && stop == 2 {
-            let event = tokio::time::timeout(DRAG_BEGINS, begun.next()).await.ok().flatten();
-            input.dragged = event.map(|event| event.data.clone());
+        if input.dragged.is_none() {
+            input.dragged = begin.report(tab, stop).await?;
         }
         if input.dragged.is_some() {
             break;

@@ -14,12 +14,16 @@ use furrow_telemetry::{BrowserDeath, BrowserDied, BrowserLimit, BrowserStarted, 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::command::BrowserKind;
+use super::devtools_relay::DevToolsPipe;
 use super::error::BrowserError;
 use super::limits::LimitOverrun;
 use super::link::{BrowserLink, link_error};
-use super::process::{BrowserKind, BrowserProcess};
+use super::process::BrowserProcess;
+use super::walls::BrowserWalls;
 use crate::config::BrowserConfig;
 
 /// Most unprocessed tab changes; if a page opens and closes more than this in one step, the rest is
@@ -43,6 +47,12 @@ const CLOSING_MAX: usize = 256;
 
 /// Closing does not depend on the page: it took 5 ms where the page looped.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A start takes 0.2 s; on a machine that starts a hundred contexts at once it took 3 s.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Time between the end of a browser's pipe and the end of its process.
+const REAPED: Duration = Duration::from_secs(2);
 
 /// A process with its link and the contexts in it.
 #[derive(Debug)]
@@ -80,22 +90,34 @@ struct BrowserBounds {
 }
 
 impl RunningBrowser {
-    pub(super) async fn start(config: &BrowserConfig, kind: BrowserKind) -> Result<Arc<Self>, BrowserError> {
+    pub(super) async fn start(
+        config: &BrowserConfig,
+        kind: BrowserKind,
+        walls: &BrowserWalls,
+    ) -> Result<Arc<Self>, BrowserError> {
         let began = Instant::now();
-        let process = BrowserProcess::start(config, kind).await?;
-        let link = BrowserLink::connect(&process.address).await?;
-        let version = link.browser.version().await.map_err(link_error)?;
+        let (process, pipe) = BrowserProcess::start(config, kind, walls).await?;
+        let answered = tokio::select! {
+            answered = timeout(START_DEADLINE, connect(pipe)) => answered.ok(),
+            () = process.ended() => None,
+        };
+        let (link, product) = match answered {
+            Some(Ok(connected)) => connected,
+            // The link breaks a little before a dead browser is reaped, which then says more.
+            Some(Err(error)) if timeout(REAPED, process.ended()).await.is_err() => return Err(error),
+            Some(Err(_)) | None => return Err(process.explain_failed_start(config).await),
+        };
         let (created, destroyed) = link.targets().await?;
         let running = Arc::new(Self {
             link,
-            product: version.product,
+            product,
             name: process.name(),
             process,
             kind,
             contexts: AtomicUsize::new(0),
             prewarmed: AtomicUsize::new(0),
             served: AtomicUsize::new(0),
-            bounds: BrowserBounds::of(config),
+            bounds: BrowserBounds::of(config, kind),
             listeners: Mutex::default(),
             stopped: CancellationToken::new(),
         });
@@ -174,6 +196,13 @@ impl RunningBrowser {
     }
 }
 
+/// Connects to a browser and waits for its first answer, its product.
+async fn connect(pipe: DevToolsPipe) -> Result<(BrowserLink, String), BrowserError> {
+    let link = BrowserLink::connect(pipe).await?;
+    let version = link.browser.version().await.map_err(link_error)?;
+    Ok((link, version.product))
+}
+
 /// Watches a process until it ends, then notifies its contexts.
 async fn watch(
     running: Arc<RunningBrowser>,
@@ -229,10 +258,11 @@ async fn watch(
 }
 
 impl BrowserBounds {
-    fn of(config: &BrowserConfig) -> Self {
+    fn of(config: &BrowserConfig, kind: BrowserKind) -> Self {
+        let shared = |most: u32| if kind.is_alone { 1 } else { most as usize };
         Self {
-            contexts: config.contexts_per_browser as usize,
-            served: config.trajectories_per_browser as usize,
+            contexts: shared(config.contexts_per_browser),
+            served: shared(config.trajectories_per_browser),
             tabs: config.tabs_max as usize,
             memory_bytes: config.limits.memory_bytes / 4 * 3,
             disposal: config.deadlines.navigation,
@@ -288,7 +318,7 @@ impl Drop for BrowserLease {
             self.browser.prewarmed.fetch_sub(1, Ordering::SeqCst);
         }
         let was_last = self.browser.contexts.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.browser.is_old() {
+        if was_last && (self.browser.is_old() || self.browser.kind.is_alone) {
             self.browser.stop();
         }
     }

@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::network::NetworkInterceptor;
-use super::observe::{self, ObservationRequest};
+use super::observe::{self, ObservationRequest, Observed};
 use super::page_errors::{self, EVENTS_DELAY};
 use super::prewarm::PrewarmedContext;
 use super::{blocked, navigate, script, settle};
@@ -36,6 +36,7 @@ use crate::config::BrowserConfig;
 use crate::egress::EgressFilter;
 use crate::environment::{Environment, EnvironmentError, PageError};
 use crate::hosts::AllowList;
+use crate::secrets::TrajectorySecrets;
 
 use actions::ActionExecutor;
 use evidence::EvidenceSource;
@@ -62,6 +63,10 @@ pub(super) struct BrowserContext {
     side_effects: SideEffects,
     /// Hosts whose refusal was reported as an error of the page.
     refused_hosts: HashSet<String>,
+    secrets: TrajectorySecrets,
+    /// Why the picture of the last observation was withheld, until an outcome says so.
+    withheld: Option<&'static str>,
+    of: TrajectoryAncestry,
 }
 
 /// The task of a context: the hosts of its list, what its scorer looks up, what its pages may take
@@ -72,6 +77,7 @@ pub(super) struct ContextTask {
     pub allow: AllowList,
     pub checks: ContextChecks,
     pub files: ContextFiles,
+    pub secrets: TrajectorySecrets,
 }
 
 impl BrowserContext {
@@ -83,13 +89,16 @@ impl BrowserContext {
         attempted: ContextTask,
         network: Option<NetworkInterceptor>,
     ) -> Self {
-        let ContextTask { of, task, allow, checks, files } = attempted;
+        let ContextTask { of, task, allow, checks, files, secrets } = attempted;
         let PrewarmedContext { browser, id, egress, changes, tab, .. } = prewarmed;
         Self {
             egress,
             network,
             time: PageTime::new(task.clock, config.settle.cap),
-            actions: ActionExecutor::new(&task, allow, &config, files),
+            actions: ActionExecutor::new(&task, allow, &config, files, secrets.clone()),
+            secrets,
+            withheld: None,
+            of: of.clone(),
             acted: false,
             side_effects: SideEffects::new(of.clone(), config.tabs_max),
             tabs: ContextTabs::new(browser, id, config.clone(), of, task.viewport, tab, changes),
@@ -133,6 +142,14 @@ impl BrowserContext {
     }
 }
 
+/// The outcome with a word on the picture that its action was chosen by.
+fn with_withheld(outcome: Outcome, withheld: Option<&'static str>) -> Outcome {
+    let Some(why) = withheld else { return outcome };
+    let Outcome { name, detail } = outcome;
+    let gap = if detail.is_empty() { "" } else { "; " };
+    Outcome::with_detail(name, format!("{detail}{gap}the screenshot before it was withheld: {why}"))
+}
+
 #[async_trait]
 impl Environment for BrowserContext {
     fn browser(&self) -> &str {
@@ -165,8 +182,14 @@ impl Environment for BrowserContext {
             viewport: self.task.viewport,
             with_axtree: self.config.axtree,
             with_marks: self.config.marks,
+            scrubber: self.secrets.scrubber(),
         };
-        observe::observe(&look).await
+        let Observed { observation, withheld } = observe::observe(&look).await?;
+        self.withheld = withheld;
+        if let Some(why) = withheld {
+            tracing::warn!(trajectory_id = %self.of.trajectory_id, why, "a screenshot is withheld");
+        }
+        Ok(observation)
     }
 
     async fn hint(&mut self, goal: &str, step: u32) -> Result<Option<ActionHint>, EnvironmentError> {
@@ -207,7 +230,8 @@ impl Environment for BrowserContext {
             true => Outcome::with_detail(OutcomeName::NotSettled, "the page was still changing"),
             false => outcome,
         };
-        self.actions.release_if_left(&self.tabs, outcome).await
+        let outcome = self.actions.release_if_left(&self.tabs, outcome).await?;
+        Ok(with_withheld(outcome, self.withheld.take()))
     }
 
     async fn probe(&mut self) -> Result<Option<String>, EnvironmentError> {
@@ -222,6 +246,7 @@ impl Environment for BrowserContext {
             egress: &self.egress,
             is_clock_stopped: self.time.is_stopped(),
             has_acted: self.acted,
+            scrubber: self.secrets.scrubber(),
         };
         source.gather().await
     }

@@ -26,7 +26,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::browser::RunningBrowser;
 use super::link::protocol_error;
+use crate::config::BrowserConfig;
 use crate::environment::EnvironmentError;
+use crate::secrets::WorkerSecrets;
 
 /// Most downloads of a trajectory.
 pub(super) const DOWNLOADS_MAX: usize = 16;
@@ -84,16 +86,23 @@ impl DownloadWatch {
         id: BrowserContextId,
         folder: PathBuf,
         bytes_max: u64,
-        deadline: Duration,
+        config: &BrowserConfig,
     ) -> Result<Self, EnvironmentError> {
+        let deadline = config.deadlines.input;
         let listening = running.link.browser.event_listener::<EventDownloadWillBegin>().await;
         let begun = listening.map_err(|error| protocol_error("listening to downloads", &error))?;
         let mut allow = behaviour(SetDownloadBehaviorBehavior::AllowAndName, &id);
         allow.download_path = Some(folder.display().to_string());
         running.link.call(allow, deadline, "allowing downloads").await?;
         let shared = Arc::new(Mutex::new(Announced::default()));
-        let supervisor =
-            Supervisor { running, id, folder: folder.clone(), bytes_max, shared: shared.clone() };
+        let supervisor = Supervisor {
+            running,
+            id,
+            folder: folder.clone(),
+            bytes_max,
+            shared: shared.clone(),
+            secrets: config.secrets.clone(),
+        };
         let watcher = tokio::spawn(supervisor.watch(begun, deadline));
         Ok(Self { folder, bytes_max, shared, reported: HashSet::new(), is_excess_reported: false, watcher })
     }
@@ -152,6 +161,8 @@ struct Supervisor {
     folder: PathBuf,
     bytes_max: u64,
     shared: Arc<Mutex<Announced>>,
+    /// A name is searched for values before it is cut.
+    secrets: Arc<WorkerSecrets>,
 }
 
 impl Supervisor {
@@ -162,7 +173,8 @@ impl Supervisor {
             tokio::select! {
                 event = begun.next() => {
                     let Some(event) = event else { return };
-                    lock(&self.shared).add(&event);
+                    let name = self.secrets.scrubber().text(&event.suggested_filename);
+                    lock(&self.shared).add(&event.guid, &name);
                 }
                 _ = ticks.tick() => self.enforce(deadline).await,
             }
@@ -189,12 +201,11 @@ impl Supervisor {
 }
 
 impl Announced {
-    fn add(&mut self, event: &EventDownloadWillBegin) {
+    fn add(&mut self, id: &str, name: &str) {
         if self.names.len() == NAMES_MAX {
             self.names.pop_front();
         }
-        let name = DownloadedFile::clean_name(&event.suggested_filename);
-        self.names.push_back((event.guid.clone(), name));
+        self.names.push_back((id.to_owned(), DownloadedFile::clean_name(name)));
     }
 
     fn position(&self, id: &str) -> usize {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use furrow_rollout::WallsLevel;
+
 /// Paths where the program is searched if the job does not name it.
 pub const LOOKED_FOR: &[&str] = &[
     "/usr/lib/chromium/chromium-headless-shell",
@@ -60,6 +62,21 @@ pub enum BrowserError {
         "the browser {path} cannot make its sandbox: user namespaces are refused here; allow them, or set env.sandbox = false where the container is the sandbox ({messages})"
     )]
     Sandbox { path: PathBuf, messages: String },
+    /// The job asks for more walls than the machine has.
+    #[error(
+        "env.walls = {:?}: browsers of this worker are shut off to the level {:?} alone; they lack {missing}. \
+         Or accept this with env.walls = \"report\"",
+        wanted.as_str(),
+        level.as_str()
+    )]
+    Walls {
+        /// The least that the job accepts.
+        wanted: WallsLevel,
+        /// What the worker can build.
+        level: WallsLevel,
+        /// What is missing, why, and what to do.
+        missing: String,
+    },
     /// The user to run as does not exist.
     #[error(
         "env.browser_user: there is no ordinary user {user:?} on this machine; {}",
@@ -81,7 +98,10 @@ pub enum BrowserError {
         what: &'static str,
         source: std::io::Error,
     },
-    /// The browser ended or did not listen in time.
+    /// The network namespace of a browser could not be made, although others could.
+    #[error("the network namespace of a browser could not be made: {why}")]
+    Network { why: String },
+    /// The browser ended or did not answer in time.
     #[error("the browser {path} did not start: {}", described(messages))]
     Start { path: PathBuf, messages: String },
     /// The browser's version is not supported.
@@ -121,6 +141,7 @@ impl BrowserError {
         matches!(
             self,
             Self::Io { .. }
+                | Self::Network { .. }
                 | Self::Start { .. }
                 | Self::Sandbox { .. }
                 | Self::SelfTest { .. }

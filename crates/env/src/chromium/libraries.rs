@@ -127,7 +127,7 @@ pub(super) fn explain_start_failure(
 /// All libraries that the loader does not find, in its order. A normal start stops at the first
 /// one.
 fn missing_libraries(program: &Path, config: &BrowserConfig, owner: OwnerIds) -> Vec<String> {
-    let mut command = as_user(owner);
+    let mut command = as_user(owner, config);
     command.args(["/bin/sh", "-c", TRACE]).arg(search_path(config)).arg(program);
     let output = command.current_dir("/").stdin(Stdio::null()).output();
     let listed = output.map(|output| output.stdout).unwrap_or_default();
@@ -186,7 +186,7 @@ fn check_readable(
 ) -> Result<(), BrowserError> {
     let user = if owner.is_some() { config.user.as_str() } else { "the worker's user" };
     for some in paths.chunks(PATHS_PER_CHECK_MAX) {
-        let mut command: Command = as_user(owner);
+        let mut command: Command = as_user(owner, config);
         command.args(["/bin/sh", "-c", READABLE, "sh"]).args(some).current_dir("/");
         let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
         let output = output.map_err(|source| BrowserError::Io {

@@ -13,6 +13,7 @@ use chromiumoxide::{Browser, Command, Page};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
+use super::devtools_relay::{DevToolsPipe, DevToolsRelay};
 use super::error::BrowserError;
 use crate::environment::EnvironmentError;
 
@@ -21,11 +22,13 @@ pub(super) struct BrowserLink {
     pub browser: Browser,
     /// Cancelled when the browser is gone.
     pub dead: CancellationToken,
+    _relay: DevToolsRelay,
 }
 
 impl BrowserLink {
     /// Connects; the handler runs in its own task, whose end means that the browser is dead.
-    pub(super) async fn connect(address: &str) -> Result<Self, BrowserError> {
+    pub(super) async fn connect(pipe: DevToolsPipe) -> Result<Self, BrowserError> {
+        let relay = DevToolsRelay::open(pipe).await.map_err(link_error)?;
         let config = HandlerConfig {
             ignore_https_errors: false,
             ignore_invalid_messages: true,
@@ -34,7 +37,7 @@ impl BrowserLink {
             ..HandlerConfig::default()
         };
         let (browser, mut handler) =
-            Browser::connect_with_config(address, config).await.map_err(link_error)?;
+            Browser::connect_with_config(relay.address(), config).await.map_err(link_error)?;
         let dead = CancellationToken::new();
         let death = dead.clone().drop_guard();
         tokio::spawn(async move {
@@ -48,7 +51,7 @@ impl BrowserLink {
                 }
             }
         });
-        Ok(Self { browser, dead })
+        Ok(Self { browser, dead, _relay: relay })
     }
 
     /// Sends a command to the browser itself.

@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use zeroize::Zeroizing;
 
 use super::browser::RunningBrowser;
 use crate::archive::{
@@ -36,6 +37,7 @@ use crate::archive::{
 };
 use crate::egress::FlightCounter;
 use crate::environment::EnvironmentError;
+use crate::secrets::Scrubber;
 
 /// Most requests handled at once. Each may keep a response in memory: 16 of the largest are what a
 /// browser may use itself.
@@ -67,6 +69,8 @@ struct InterceptorShared {
     browser: Arc<RunningBrowser>,
     /// Counts intercepted requests, so that the page is not quiet while one is pending.
     flight: FlightCounter,
+    /// Replaces values in what is recorded, and gives placeholders one spelling.
+    secrets: Arc<Scrubber>,
     deadline: Duration,
     mode: InterceptorMode,
     unrecorded: Mutex<Vec<String>>,
@@ -84,8 +88,8 @@ impl NetworkInterceptor {
         archives: &ArchiveMode,
         running: Arc<RunningBrowser>,
         flight: FlightCounter,
-        of: &TrajectoryAncestry,
-        task: &Task,
+        (of, task): (&TrajectoryAncestry, &Task),
+        secrets: Arc<Scrubber>,
         deadline: Duration,
     ) -> Result<Self, EnvironmentError> {
         let to_error = |error: ArchiveError| EnvironmentError::Failed(describe_error(&error));
@@ -126,6 +130,7 @@ impl NetworkInterceptor {
             shared: Arc::new(InterceptorShared {
                 browser: running,
                 flight,
+                secrets,
                 deadline,
                 mode,
                 unrecorded: Mutex::default(),
@@ -229,7 +234,7 @@ impl InterceptorShared {
     }
 
     async fn record(&self, event: &EventRequestPaused, recorder: &Arc<Mutex<Option<ArchiveRecorder>>>) {
-        let mut exchange = new_exchange(event);
+        let mut exchange = new_exchange(event, &self.secrets);
         let mut body = None;
         if let Some(reason) = &event.response_error_reason {
             exchange.missing = Some(reason.as_ref().to_owned());
@@ -256,9 +261,13 @@ impl InterceptorShared {
             }
         }
         let recorder = recorder.clone();
-        let added = run_blocking(move || match &mut *lock(&recorder) {
-            Some(recorder) => recorder.add(exchange, body.as_deref()),
-            None => Ok(()),
+        let secrets = self.secrets.clone();
+        let added = run_blocking(move || {
+            let body = body.as_deref().map(|body| secrets.bytes(body));
+            match &mut *lock(&recorder) {
+                Some(recorder) => recorder.add(exchange, body.as_deref()),
+                None => Ok(()),
+            }
         });
         if let Ok(Err(error)) = added.await {
             tracing::warn!(error = describe_error(&error), "a response is missing in an archive");
@@ -278,7 +287,7 @@ impl InterceptorShared {
     }
 
     async fn answer(&self, event: &EventRequestPaused, archive: &Arc<Mutex<TrajectoryArchive>>) {
-        let wanted = archive_request(event);
+        let wanted = archive_request(event, &self.secrets);
         let request: String =
             format!("{} {}", wanted.method, wanted.url).chars().take(URL_CHARS_MAX).collect();
         let archive = archive.clone();
@@ -358,8 +367,9 @@ fn has_body(
     }
 }
 
-fn new_exchange(event: &EventRequestPaused) -> HttpExchange {
-    let ArchiveRequest { method, url, body_sha256 } = archive_request(event);
+fn new_exchange(event: &EventRequestPaused, secrets: &Scrubber) -> HttpExchange {
+    let ArchiveRequest { method, url, body_sha256 } = archive_request(event, secrets);
+    let scrubbed = |text: &str| secrets.text(text).into_owned();
     let headers = event.response_headers.iter().flatten();
     HttpExchange {
         method,
@@ -367,24 +377,25 @@ fn new_exchange(event: &EventRequestPaused) -> HttpExchange {
         request_sha256: body_sha256.map(|hash| hash.iter().map(|byte| format!("{byte:02x}")).collect()),
         resource: event.resource_type.as_ref().to_owned(),
         status: event.response_status_code.and_then(|status| u16::try_from(status).ok()).unwrap_or_default(),
-        headers: headers.map(|header| (header.name.clone(), header.value.clone())).collect(),
+        headers: headers.map(|header| (scrubbed(&header.name), scrubbed(&header.value))).collect(),
         body_sha256: None,
         body_bytes: 0,
         missing: None,
     }
 }
 
-fn archive_request(event: &EventRequestPaused) -> ArchiveRequest {
+fn archive_request(event: &EventRequestPaused, secrets: &Scrubber) -> ArchiveRequest {
     let request = &event.request;
     let sent = request.has_post_data.unwrap_or(false).then(|| {
-        let mut hash = Sha256::new();
         let parts = request.post_data_entries.iter().flatten().filter_map(|entry| entry.bytes.as_ref());
         // The protocol does not report uploaded files; such a request is identified by its other
         // parts.
-        parts.filter_map(|part| STANDARD.decode(part).ok()).for_each(|part| hash.update(part));
-        hash.finalize().into()
+        let body =
+            Zeroizing::new(parts.filter_map(|part| STANDARD.decode(part).ok()).collect::<Vec<_>>().concat());
+        Sha256::digest(secrets.bytes(&body)).into()
     });
-    ArchiveRequest { method: request.method.clone(), url: request.url.clone(), body_sha256: sent }
+    let url = secrets.text(&request.url).into_owned();
+    ArchiveRequest { method: request.method.clone(), url, body_sha256: sent }
 }
 
 async fn run_blocking<T: Send + 'static>(

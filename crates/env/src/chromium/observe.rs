@@ -6,9 +6,11 @@ use chromiumoxide::cdp::browser_protocol::page::{
 };
 use furrow_rollout::{Mark, Observation, ObservationSpec, Screenshot, Size, TabInfo};
 
+use super::conceal::{self, ConcealedPicture};
 use super::tab::BrowserTab;
 use super::{marks, picture, script};
 use crate::environment::EnvironmentError;
+use crate::secrets::Scrubber;
 
 const TITLE_CHARS_MAX: usize = 256;
 const URL_CHARS_MAX: usize = 2048;
@@ -29,35 +31,50 @@ pub(super) struct ObservationRequest<'a> {
     pub viewport: Size,
     pub with_axtree: bool,
     pub with_marks: bool,
+    /// Values that must not be in it.
+    pub scrubber: &'a Scrubber,
 }
 
-pub(super) async fn observe(look: &ObservationRequest<'_>) -> Result<Observation, EnvironmentError> {
-    let ObservationRequest { tab, index, others, with_axtree, .. } = *look;
+/// What the policy gets to see, and why its picture was withheld, if it was.
+pub(super) struct Observed {
+    pub observation: Observation,
+    pub withheld: Option<&'static str>,
+}
+
+pub(super) async fn observe(look: &ObservationRequest<'_>) -> Result<Observed, EnvironmentError> {
+    let ObservationRequest { tab, index, others, with_axtree, scrubber, .. } = *look;
     // Sent together, so that the text describes the picture.
     let (picture, entry, layout) = tokio::join!(
-        picture_with_marks(look),
+        conceal::picture(tab, scrubber, || picture_with_marks(look)),
         current_entry(tab),
         tab.call(GetLayoutMetricsParams {}, tab.deadlines.screenshot, "the page's layout"),
     );
-    let (screenshot, marks) = picture?;
+    let ((screenshot, marks), withheld) = match picture? {
+        ConcealedPicture::Shown(picture) => (picture, None),
+        ConcealedPicture::Withheld(why) => {
+            let grey = picture::grey(look.spec, look.viewport)?;
+            ((grey, look.with_marks.then(Vec::new)), Some(why))
+        }
+    };
     let entry = entry?;
     let layout = layout?;
-    let mut tabs = vec![(index, observed_tab(&entry, true))];
+    let mut tabs = vec![(index, observed_tab(&entry, true, scrubber))];
     for (other_index, other) in others {
-        tabs.push((*other_index, observed_tab(&current_entry(other).await?, false)));
+        tabs.push((*other_index, observed_tab(&current_entry(other).await?, false, scrubber)));
     }
     tabs.sort_by_key(|(index, _)| *index);
-    let axtree = if with_axtree { Some(axtree(tab).await?) } else { None };
-    Ok(Observation {
+    let axtree = if with_axtree { Some(axtree(tab, scrubber).await?) } else { None };
+    let observation = Observation {
         screenshot,
-        url: cut(&entry.url, URL_CHARS_MAX),
-        title: cut(&entry.title, TITLE_CHARS_MAX),
+        url: cut(&scrubber.text(&entry.url), URL_CHARS_MAX),
+        title: cut(&scrubber.text(&entry.title), TITLE_CHARS_MAX),
         tabs: tabs.into_iter().map(|(_, tab)| tab).collect(),
         scroll_y: finite(layout.css_visual_viewport.page_y),
         page_height: finite(layout.css_content_size.height),
         axtree,
         marks,
-    })
+    };
+    Ok(Observed { observation, withheld })
 }
 
 /// Takes the picture and draws the marks into it if the job asks for them.
@@ -94,7 +111,7 @@ pub(super) async fn current_entry(tab: &BrowserTab) -> Result<NavigationEntry, E
 }
 
 /// Roles and names, one line per node, indented by depth.
-async fn axtree(tab: &BrowserTab) -> Result<String, EnvironmentError> {
+async fn axtree(tab: &BrowserTab, scrubber: &Scrubber) -> Result<String, EnvironmentError> {
     let tree =
         tab.call(GetFullAxTreeParams::default(), tab.deadlines.screenshot, "accessibility text").await?;
     let text_value = |value: &Option<chromiumoxide::cdp::browser_protocol::accessibility::AxValue>| {
@@ -107,7 +124,7 @@ async fn axtree(tab: &BrowserTab) -> Result<String, EnvironmentError> {
         if name.is_empty() || matches!(role.as_str(), "InlineTextBox" | "none") {
             continue;
         }
-        let line = format!("{role} {:?}\n", cut(&name, 200));
+        let line = format!("{role} {:?}\n", cut(&scrubber.text(&name), 200));
         if text.len() + line.len() > AXTREE_BYTES_MAX {
             text.push_str("…\n");
             break;
@@ -117,8 +134,12 @@ async fn axtree(tab: &BrowserTab) -> Result<String, EnvironmentError> {
     Ok(text)
 }
 
-fn observed_tab(entry: &NavigationEntry, active: bool) -> TabInfo {
-    TabInfo { title: cut(&entry.title, TITLE_CHARS_MAX), url: cut(&entry.url, URL_CHARS_MAX), active }
+fn observed_tab(entry: &NavigationEntry, active: bool, scrubber: &Scrubber) -> TabInfo {
+    TabInfo {
+        title: cut(&scrubber.text(&entry.title), TITLE_CHARS_MAX),
+        url: cut(&scrubber.text(&entry.url), URL_CHARS_MAX),
+        active,
+    }
 }
 
 fn cut(text: &str, chars_max: usize) -> String {

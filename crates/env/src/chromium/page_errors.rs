@@ -20,6 +20,7 @@ use super::link::listen;
 use crate::egress::BlockedRequests;
 use crate::environment::{EnvironmentError, PageError, PageErrorKind};
 use crate::hosts::HostPort;
+use crate::secrets::{Scrubber, WorkerSecrets};
 
 /// Most errors that are kept of one tab: an author repairs the first ones first.
 const ERRORS_MAX: usize = 50;
@@ -60,7 +61,7 @@ struct ErrorEvents {
 
 impl PageErrorLog {
     /// Listens to a page whose events are enabled.
-    pub(super) async fn watch(page: &Page) -> Result<Self, EnvironmentError> {
+    pub(super) async fn watch(page: &Page, secrets: Arc<WorkerSecrets>) -> Result<Self, EnvironmentError> {
         let events = ErrorEvents {
             exceptions: listen(page).await?,
             console: listen(page).await?,
@@ -68,7 +69,7 @@ impl PageErrorLog {
             requests: listen(page).await?,
         };
         let found = Arc::new(Mutex::default());
-        let watcher = tokio::spawn(watch(events, found.clone()));
+        let watcher = tokio::spawn(watch(events, found.clone(), secrets));
         Ok(Self { found, watcher })
     }
 
@@ -107,7 +108,10 @@ pub(super) fn explain_refusals(
         let refused = |what: &str, location: Option<String>| PageError {
             kind: PageErrorKind::Refused,
             location,
-            text: format!("{}: refused, because {reason}", cut(what, URL_CHARS_MAX)),
+            text: format!(
+                "{}: refused, because {reason}",
+                what.chars().take(URL_CHARS_MAX).collect::<String>()
+            ),
         };
         let before = errors.len();
         let requests = requests.take(ERRORS_MAX);
@@ -118,26 +122,27 @@ pub(super) fn explain_refusals(
     }
 }
 
-async fn watch(mut events: ErrorEvents, found: Arc<Mutex<FoundErrors>>) {
+async fn watch(mut events: ErrorEvents, found: Arc<Mutex<FoundErrors>>, secrets: Arc<WorkerSecrets>) {
+    let scrubber = secrets.scrubber();
     loop {
         // In this order, so that a request is known before its failure.
         let error = tokio::select! {
             biased;
             Some(request) = events.requests.next() => {
                 let mut found = lock(&found);
-                if let Some(origin) = origin_of(&request)
+                if let Some(origin) = origin_of(&request, scrubber)
                     && found.origins.len() < ORIGINS_MAX
                 {
-                    found.origins.insert(cut(&request.request.url, URL_CHARS_MAX), origin);
+                    found.origins.insert(cut(scrubber, &request.request.url, URL_CHARS_MAX), origin);
                 }
                 continue;
             }
-            Some(thrown) = events.exceptions.next() => exception(&thrown),
+            Some(thrown) = events.exceptions.next() => exception(&thrown, scrubber),
             Some(call) = events.console.next() => match call.r#type {
-                ConsoleApiCalledType::Error | ConsoleApiCalledType::Assert => console(&call),
+                ConsoleApiCalledType::Error | ConsoleApiCalledType::Assert => console(&call, scrubber),
                 _ => continue,
             },
-            Some(added) = events.log.next() => match log_entry(&added, &lock(&found).origins) {
+            Some(added) = events.log.next() => match log_entry(&added, &lock(&found).origins, scrubber) {
                 Some(error) => error,
                 None => continue,
             },
@@ -150,56 +155,61 @@ async fn watch(mut events: ErrorEvents, found: Arc<Mutex<FoundErrors>>) {
     }
 }
 
-fn exception(thrown: &EventExceptionThrown) -> PageError {
+fn exception(thrown: &EventExceptionThrown, scrubber: &Scrubber) -> PageError {
     let details = &thrown.exception_details;
     let described = details.exception.as_ref().map(text_of).filter(|text| !text.is_empty());
     let line = details.line_number;
-    let location = details.url.as_deref().filter(|url| !url.is_empty()).map(|url| source_line(url, line));
+    let location =
+        details.url.as_deref().filter(|url| !url.is_empty()).map(|url| source_line(scrubber, url, line));
     PageError {
         kind: PageErrorKind::Exception,
-        location: location.or_else(|| top(details.stack_trace.as_ref())),
-        text: cut(&described.unwrap_or_else(|| details.text.clone()), TEXT_CHARS_MAX),
+        location: location.or_else(|| top(scrubber, details.stack_trace.as_ref())),
+        text: cut(scrubber, &described.unwrap_or_else(|| details.text.clone()), TEXT_CHARS_MAX),
     }
 }
 
-fn console(call: &EventConsoleApiCalled) -> PageError {
+fn console(call: &EventConsoleApiCalled, scrubber: &Scrubber) -> PageError {
     let texts: Vec<String> = call.args.iter().map(text_of).collect();
     PageError {
         kind: PageErrorKind::Console,
-        location: top(call.stack_trace.as_ref()),
-        text: cut(&texts.join(" "), TEXT_CHARS_MAX),
+        location: top(scrubber, call.stack_trace.as_ref()),
+        text: cut(scrubber, &texts.join(" "), TEXT_CHARS_MAX),
     }
 }
 
 /// An error of the browser about the page: a file that did not load, a violated policy.
-fn log_entry(added: &EventEntryAdded, origins: &BTreeMap<String, String>) -> Option<PageError> {
+fn log_entry(
+    added: &EventEntryAdded,
+    origins: &BTreeMap<String, String>,
+    scrubber: &Scrubber,
+) -> Option<PageError> {
     let entry = &added.entry;
     if entry.level != LogEntryLevel::Error {
         return None;
     }
-    let url = cut(entry.url.as_deref().unwrap_or_default(), URL_CHARS_MAX);
+    let url = cut(scrubber, entry.url.as_deref().unwrap_or_default(), URL_CHARS_MAX);
     if entry.source == LogEntrySource::Network {
         return Some(PageError {
             kind: PageErrorKind::Request,
             location: origins.get(&url).cloned(),
-            text: cut(&format!("{url}: {}", entry.text), TEXT_CHARS_MAX),
+            text: cut(scrubber, &format!("{url}: {}", entry.text), TEXT_CHARS_MAX),
         });
     }
     let line = entry.line_number.unwrap_or_default();
-    let location = (!url.is_empty()).then(|| source_line(&url, line));
+    let location = (!url.is_empty()).then(|| source_line(scrubber, &url, line));
     Some(PageError {
         kind: PageErrorKind::Browser,
-        location: location.or_else(|| top(entry.stack_trace.as_ref())),
-        text: cut(&entry.text, TEXT_CHARS_MAX),
+        location: location.or_else(|| top(scrubber, entry.stack_trace.as_ref())),
+        text: cut(scrubber, &entry.text, TEXT_CHARS_MAX),
     })
 }
 
 /// Where a page names the file that it requests.
-fn origin_of(request: &EventRequestWillBeSent) -> Option<String> {
+fn origin_of(request: &EventRequestWillBeSent, scrubber: &Scrubber) -> Option<String> {
     let initiator = &request.initiator;
     let line = initiator.line_number.unwrap_or_default() as i64;
-    let written = initiator.url.as_deref().map(|url| source_line(url, line));
-    written.or_else(|| top(initiator.stack.as_ref()))
+    let written = initiator.url.as_deref().map(|url| source_line(scrubber, url, line));
+    written.or_else(|| top(scrubber, initiator.stack.as_ref()))
 }
 
 /// The first line of a thrown or printed value; a stack follows on the others.
@@ -213,18 +223,19 @@ fn text_of(object: &RemoteObject) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-fn top(stack: Option<&StackTrace>) -> Option<String> {
+fn top(scrubber: &Scrubber, stack: Option<&StackTrace>) -> Option<String> {
     let frame = stack?.call_frames.iter().find(|frame| !frame.url.is_empty())?;
-    Some(source_line(&frame.url, frame.line_number))
+    Some(source_line(scrubber, &frame.url, frame.line_number))
 }
 
 /// A file and a line; the browser counts lines from 0, people from 1.
-fn source_line(url: &str, line: i64) -> String {
-    format!("{}:{}", cut(url, URL_CHARS_MAX), line.saturating_add(1))
+fn source_line(scrubber: &Scrubber, url: &str, line: i64) -> String {
+    format!("{}:{}", cut(scrubber, url, URL_CHARS_MAX), line.saturating_add(1))
 }
 
-fn cut(text: &str, chars_max: usize) -> String {
-    text.chars().take(chars_max).collect()
+/// A text is searched for values before it is cut.
+fn cut(scrubber: &Scrubber, text: &str, chars_max: usize) -> String {
+    scrubber.text(text).chars().take(chars_max).collect()
 }
 
 fn lock(found: &Mutex<FoundErrors>) -> MutexGuard<'_, FoundErrors> {

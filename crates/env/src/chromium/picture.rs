@@ -35,6 +35,15 @@ pub(super) async fn screenshot(
     RawScreenshot::capture(tab, spec, viewport).await?.finish(Vec::new()).await
 }
 
+/// A grey picture in place of one that is withheld.
+pub(super) fn grey(spec: &ObservationSpec, viewport: Size) -> Result<Screenshot, EnvironmentError> {
+    let PictureFrame { picture: size, .. } = PictureFrame::new(spec, viewport);
+    let picture = RgbImage::from_pixel(size.width, size.height, Rgb([128; 3]));
+    let bytes = encode(&picture, spec.format);
+    let bytes = bytes.map_err(|why| EnvironmentError::Failed(format!("encoding a screenshot: {why}")))?;
+    Ok(Screenshot { bytes, format: spec.format, size })
+}
+
 /// A complete picture that is still to be cut, drawn on and encoded.
 #[derive(Debug)]
 pub(super) struct RawScreenshot {

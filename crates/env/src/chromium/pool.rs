@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use chromiumoxide::cdp::browser_protocol::target::GetTargetsParams;
 use furrow_rollout::{Assignment, EnvironmentFingerprint, Size, Task, TrajectoryAncestry};
 use furrow_telemetry::{available_bytes, group_members};
 use tokio::sync::Semaphore;
@@ -13,18 +14,23 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::browser::{BrowserLease, RunningBrowser};
+use super::command::BrowserKind;
 use super::context::{BrowserContext, ContextChecks, ContextFiles, ContextTask};
 use super::error::BrowserError;
 use super::network::NetworkInterceptor;
 use super::prewarm::{PrewarmedContext, WarmPool};
-use super::process::{BrowserKind, check_given, remove_stale_profiles, sandboxed};
+use super::process::{check_given, sandboxed};
+use super::profile::remove_stale_profiles;
 use super::selftest;
+use super::walls::BrowserWalls;
 use crate::archive::ArchiveMode;
 use crate::back_end::{BackEnd, BackEndCall};
 use crate::config::BrowserConfig;
 use crate::egress::{EgressFilter, EgressLimits};
 use crate::environment::{Capacity, Environment, EnvironmentError, EnvironmentFactory};
 use crate::hosts::AllowList;
+use crate::namespace::LoopbackNetwork;
+use crate::secrets::{SecretGuard, TrajectorySecrets, scrubbed_error};
 use crate::sites::SiteServer;
 
 /// Most contexts created at once: each costs 0.2 s of CPU, and a hundred together starve each
@@ -44,7 +50,8 @@ const STARTS_MAX: u32 = 3;
 
 /// The kind of browser that is tested before a worker joins. Pages with either clock depend on what
 /// is tested.
-const SELF_TEST_KIND: BrowserKind = BrowserKind { viewport: Size::new(1280, 720), virtual_time: false };
+const SELF_TEST_KIND: BrowserKind =
+    BrowserKind { viewport: Size::new(1280, 720), virtual_time: false, is_alone: false };
 
 /// A host name that can never resolve, by RFC 2606.
 const UNRESOLVABLE_URL: &str = "http://nowhere.invalid/";
@@ -60,6 +67,7 @@ pub struct ChromiumPool {
 
 struct ContextPool {
     config: Arc<BrowserConfig>,
+    walls: BrowserWalls,
     sites: Arc<SiteServer>,
     egress: EgressLimits,
     back_end: Arc<BackEnd>,
@@ -79,6 +87,8 @@ pub struct BrowserHealth {
     pub product: String,
     /// Whether renderers run under a seccomp filter.
     pub sandbox: bool,
+    /// How far browsers are shut off from the machine.
+    pub walls: BrowserWalls,
     /// Duration of the self-test.
     pub self_test: Duration,
     /// Memory that the browser used after its test; `None` if its processes are not visible, so
@@ -122,9 +132,10 @@ impl ChromiumPool {
         remove_stale_profiles();
         check_given(&config).await?;
         let config = Arc::new(config);
+        let walls = survey(&config).await?;
         let mut starts = 1;
         let health = loop {
-            match test_browser(&config).await {
+            match test_browser(&config, &walls).await {
                 Ok(health) => break health,
                 // A browser may be killed during its test, like any other process.
                 Err(error) if starts < STARTS_MAX && error.is_transient() => {
@@ -135,9 +146,10 @@ impl ChromiumPool {
             }
         };
         let pins = egress.live.as_ref().map(|live| live.pins.clone()).unwrap_or_default();
-        let back_end = Arc::new(BackEnd::new(&config.hooks, pins));
+        let back_end = Arc::new(BackEnd::new(&config.hooks, pins, config.secrets.clone()));
         let pool = ContextPool {
             config,
+            walls,
             sites,
             egress,
             back_end,
@@ -161,6 +173,15 @@ impl ChromiumPool {
     /// Number of contexts that are ready for a trajectory.
     pub fn ready_contexts(&self) -> usize {
         self.pool.warm_pool.len()
+    }
+
+    /// Number of pages in a browser, as the browser itself counts them.
+    pub async fn open_pages(&self, browser: &str) -> Option<usize> {
+        let processes = self.pool.processes.lock().await;
+        let running = processes.iter().find(|running| running.name == browser)?;
+        let deadline = self.pool.config.deadlines.input;
+        let targets = running.link.call(GetTargetsParams::default(), deadline, "its pages").await.ok()?;
+        Some(targets.target_infos.iter().filter(|target| target.r#type == "page").count())
     }
 
     /// Creates contexts for later trajectories while the current ones run.
@@ -197,9 +218,15 @@ impl ContextPool {
         lease: BrowserLease,
         kind: BrowserKind,
     ) -> Result<PrewarmedContext, EnvironmentError> {
-        let egress = EgressFilter::open_blocked(self.sites.clone(), self.egress.clone())
-            .await
-            .map_err(|error| failed(&error))?;
+        let network = lease.process().process.network.clone();
+        let opened = EgressFilter::open_blocked(self.sites.clone(), self.egress.clone(), network).await;
+        let egress = opened.map_err(|error| {
+            // Without its network nothing can reach it any more.
+            if matches!(lease.process().process.network, LoopbackNetwork::Namespace(_)) {
+                lease.kill("no filter could be opened in its network namespace");
+            }
+            failed(&error)
+        })?;
         PrewarmedContext::create(lease, &self.config, kind, egress).await
     }
 
@@ -214,7 +241,8 @@ impl ContextPool {
         let deadline = self.config.deadlines.navigation;
         let running = prewarmed.browser.process();
         let flight = prewarmed.egress.counter();
-        NetworkInterceptor::begin(archives, running, flight, of, task, deadline).await.map(Some)
+        let secrets = self.config.secrets.archived().clone();
+        NetworkInterceptor::begin(archives, running, flight, (of, task), secrets, deadline).await.map(Some)
     }
 
     /// Keeps as many contexts ready as the job asks for, all of this kind. It starts no browser for
@@ -252,6 +280,14 @@ impl ContextPool {
 
     /// A process of this kind with a free context, which is already counted as used.
     async fn browser_for_session(&self, kind: BrowserKind) -> Result<Arc<RunningBrowser>, BrowserError> {
+        if kind.is_alone {
+            // Others need not wait while it starts.
+            let running = self.start_browser(kind).await?;
+            let mut processes = self.processes.lock().await;
+            processes.retain(|running| !running.link.dead.is_cancelled());
+            processes.push(running.clone());
+            return Ok(running);
+        }
         let mut processes = self.processes.lock().await;
         processes.retain(|running| !running.link.dead.is_cancelled());
         let has_capacity = |running: &&Arc<RunningBrowser>| {
@@ -266,13 +302,19 @@ impl ContextPool {
         // A browser without sessions that no waiting session can use is stopped: it is of another
         // kind, or it kept the memory of closed pages.
         processes.retain(|running| running.assigned_contexts() > 0 || !running.stop());
+        let running = self.start_browser(kind).await?;
+        processes.push(running.clone());
+        Ok(running)
+    }
+
+    /// Starts a browser, whose first context is already counted as used.
+    async fn start_browser(&self, kind: BrowserKind) -> Result<Arc<RunningBrowser>, BrowserError> {
         let mut starts = 0;
         loop {
             starts += 1;
-            match RunningBrowser::start(&self.config, kind).await {
+            match RunningBrowser::start(&self.config, kind, &self.walls).await {
                 Ok(running) => {
                     running.contexts.fetch_add(1, Ordering::SeqCst);
-                    processes.push(running.clone());
                     return Ok(running);
                 }
                 Err(error) if starts == STARTS_MAX => return Err(error),
@@ -289,6 +331,7 @@ impl EnvironmentFactory for ChromiumPool {
             worker: String::new(),
             browser: self.health.product.clone(),
             sandbox: self.health.sandbox,
+            walls: Some(self.health.walls.level),
             locale: self.pool.config.locale.clone(),
             timezone: self.pool.config.timezone.clone(),
             viewport: task.map(|task| task.viewport),
@@ -308,14 +351,47 @@ impl EnvironmentFactory for ChromiumPool {
     }
 
     async fn open(&self, assignment: &Assignment) -> Result<Box<dyn Environment>, EnvironmentError> {
+        let worker = self.pool.config.secrets.clone();
+        let secrets =
+            TrajectorySecrets::new(worker, &assignment.secrets).map_err(EnvironmentError::Failed)?;
+        let scrubber = secrets.scrubber();
+        let opened = self.open_context(assignment, secrets.clone()).await;
+        let context = opened.map_err(|error| scrubbed_error(scrubber, error))?;
+        Ok(match scrubber.is_empty() {
+            true => context,
+            false => Box::new(SecretGuard::new(context, secrets)),
+        })
+    }
+
+    async fn close(&self) {
+        self.stop.cancel();
+        self.refills.close();
+        self.refills.wait().await;
+        // The contexts are closed with their browsers.
+        drop(self.pool.warm_pool.clear());
+        self.pool.processes.lock().await.drain(..).for_each(|running| {
+            running.stop();
+        });
+    }
+}
+
+impl ChromiumPool {
+    async fn open_context(
+        &self,
+        assignment: &Assignment,
+        secrets: TrajectorySecrets,
+    ) -> Result<Box<dyn Environment>, EnvironmentError> {
         let task = &assignment.task;
         let allow = AllowList::new(&task.start_url, &task.allow_hosts).map_err(|bad| failed(&bad))?;
         let call = BackEndCall::of(assignment);
         if let Some(hook) = &assignment.checks.reset {
             self.pool.back_end.reset(hook, &call).await.map_err(EnvironmentError::Failed)?;
         }
-        let prewarmed = self.pool.take_context(BrowserKind::of(task)).await?;
-        self.refill(BrowserKind::of(task));
+        let kind = BrowserKind::of(task, &self.pool.config);
+        let prewarmed = self.pool.take_context(kind).await?;
+        if !kind.is_alone {
+            self.refill(kind);
+        }
         let network = match self.pool.network(&prewarmed, &assignment.ancestry, task).await {
             Ok(network) => network,
             Err(error) => {
@@ -341,7 +417,8 @@ impl EnvironmentFactory for ChromiumPool {
             }
             _ => allow.clone(),
         };
-        prewarmed.egress.allow_task(reach, Some(assignment.ancestry.clone()));
+        let of = Some(assignment.ancestry.clone());
+        prewarmed.egress.allow_task(reach, of, self.pool.config.secrets.clone());
         let ContextPool { config, beginning, back_end, .. } = &*self.pool;
         let checks =
             ContextChecks { queries: assignment.checks.queries.clone(), back_end: back_end.clone(), call };
@@ -349,29 +426,40 @@ impl EnvironmentFactory for ChromiumPool {
             prewarmed,
             config.clone(),
             beginning.clone(),
-            ContextTask { of: assignment.ancestry.clone(), task: task.clone(), allow, checks, files },
+            ContextTask {
+                of: assignment.ancestry.clone(),
+                task: task.clone(),
+                allow,
+                checks,
+                files,
+                secrets,
+            },
             network,
         )))
     }
+}
 
-    async fn close(&self) {
-        self.stop.cancel();
-        self.refills.close();
-        self.refills.wait().await;
-        // The contexts are closed with their browsers.
-        drop(self.pool.warm_pool.clear());
-        self.pool.processes.lock().await.drain(..).for_each(|running| {
-            running.stop();
-        });
+/// The walls around the browsers of this worker, if they suffice for the job.
+async fn survey(config: &Arc<BrowserConfig>) -> Result<BrowserWalls, BrowserError> {
+    let surveyed = config.clone();
+    let walls = tokio::task::spawn_blocking(move || BrowserWalls::survey(&surveyed)).await;
+    let walls = walls.map_err(|why| BrowserError::Io {
+        what: "find out what browsers can be shut off from",
+        source: std::io::Error::other(why),
+    })??;
+    walls.check(config)?;
+    for wall in &walls.missing {
+        tracing::info!(level = walls.level.as_str(), "browsers lack {wall}");
     }
+    Ok(walls)
 }
 
 /// Starts a browser, tests it and ends it: the test crashes pages on purpose, so trajectories get
 /// other browsers.
-async fn test_browser(config: &BrowserConfig) -> Result<BrowserHealth, BrowserError> {
+async fn test_browser(config: &BrowserConfig, walls: &BrowserWalls) -> Result<BrowserHealth, BrowserError> {
     let began = Instant::now();
-    let running = RunningBrowser::start(config, SELF_TEST_KIND).await?;
-    let outcome = selftest::run(&running, config).await;
+    let running = RunningBrowser::start(config, SELF_TEST_KIND, walls).await?;
+    let outcome = selftest::run(&running, config, walls.level).await;
     let sandbox = sandboxed(running.process.pid);
     let memory_bytes = memory_bytes(running.process.pid);
     running.stop();
@@ -380,7 +468,8 @@ async fn test_browser(config: &BrowserConfig) -> Result<BrowserHealth, BrowserEr
         tracing::warn!("the browser's processes are not visible in /proc: its limits are not enforced");
     }
     let product = running.product.clone();
-    Ok(BrowserHealth { product, sandbox, self_test: began.elapsed(), memory_bytes, missing_scripts })
+    let walls = walls.clone();
+    Ok(BrowserHealth { product, sandbox, walls, self_test: began.elapsed(), memory_bytes, missing_scripts })
 }
 
 /// Memory that a browser uses, if its processes are visible.

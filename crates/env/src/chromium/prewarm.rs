@@ -12,9 +12,9 @@ use furrow_rollout::{EMPTY_PAGE, Size};
 use tokio::sync::mpsc;
 
 use super::browser::{BrowserLease, TabChange};
+use super::command::BrowserKind;
 use super::downloads::behaviour;
 use super::link::within;
-use super::process::BrowserKind;
 use super::tab::BrowserTab;
 use crate::config::BrowserConfig;
 use crate::egress::EgressFilter;

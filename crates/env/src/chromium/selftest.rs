@@ -3,7 +3,7 @@
 
 use chromiumoxide::Page;
 use chromiumoxide::cdp::browser_protocol::page::{CrashParams, NavigateParams};
-use furrow_rollout::{ImageFormat, ObservationSpec, Size};
+use furrow_rollout::{ImageFormat, ObservationSpec, Size, WallsLevel};
 use furrow_telemetry::ChromiumSelfTest;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -24,6 +24,7 @@ const VIEWPORT: Size = Size::new(320, 200);
 pub(super) async fn run(
     running: &RunningBrowser,
     config: &BrowserConfig,
+    walls: WallsLevel,
 ) -> Result<Vec<&'static str>, BrowserError> {
     let began = Instant::now();
     let outcome = try_all(running, config).await;
@@ -31,6 +32,7 @@ pub(super) async fn run(
     ChromiumSelfTest {
         product: &running.product,
         sandbox: config.sandbox,
+        walls: walls.as_str(),
         micros: began.elapsed().as_micros() as u64,
         problem: problem.as_deref(),
     }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use furrow_rollout::UploadFile;
 
+use super::profile::profile_path;
 use super::removal::remove_folder;
 use super::user::OwnerIds;
 
@@ -31,7 +32,9 @@ impl SessionFolders {
     /// Creates the folder of the browser with this index, which no other browser of this process
     /// shares.
     pub(super) fn create(browser: u64) -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("furrow-env-{}-{browser}-files", std::process::id()));
+        let mut name = profile_path(browser).into_os_string();
+        name.push("-files");
+        let path = PathBuf::from(name);
         remove_folder(&path);
         create_readable(&path)?;
         Ok(Self { path, created: AtomicU64::new(0) })

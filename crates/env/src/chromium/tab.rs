@@ -33,6 +33,7 @@ use super::link::{BrowserLink, listen, within};
 use super::page_errors::PageErrorLog;
 use crate::config::{BrowserConfig, PageDeadlines};
 use crate::environment::EnvironmentError;
+use crate::secrets::WorkerSecrets;
 
 /// Name of the isolated world in each document; the browser identifies it by this name and creates
 /// it once.
@@ -148,8 +149,13 @@ impl BrowserTab {
             downloads: EventCounter::default(),
             choosers: ChooserState::default(),
         });
-        let watcher = tokio::spawn(watch(page.clone(), events, state.clone(), config.deadlines.input));
-        let errors = if config.page_errors { Some(PageErrorLog::watch(&page).await?) } else { None };
+        let watching = TabWatch { page: page.clone(), state: state.clone(), secrets: config.secrets.clone() };
+        let watcher = tokio::spawn(watching.watch(events, config.deadlines.input));
+        let errors = if config.page_errors {
+            Some(PageErrorLog::watch(&page, config.secrets.clone()).await?)
+        } else {
+            None
+        };
         let tab = Self { page, deadlines: config.deadlines, dead: link.dead.clone(), state, watcher, errors };
         tab.configure(viewport, config).await?;
         Ok(tab)
@@ -367,41 +373,52 @@ impl Drop for BrowserTab {
     }
 }
 
-async fn watch(page: Page, mut events: TabEvents, state: Arc<TabState>, deadline: Duration) {
-    loop {
-        tokio::select! {
-            // A chooser is noted before the navigation that closes it.
-            biased;
-            crash = events.crashes.next() => {
-                // The stream also ends with the page, which answers nothing from then on.
-                state.crashed.cancel();
-                if crash.is_none() { return }
-            }
-            dialog = events.dialogs.next() => {
-                let Some(dialog) = dialog else { return };
-                dismiss(&page, &dialog, &state, deadline).await;
-            }
-            download = events.downloads.next() => {
-                let Some(download) = download else { return };
-                state.downloads.record(&download.suggested_filename);
-            }
-            chooser = events.choosers.next() => {
-                let Some(chooser) = chooser else { return };
-                state.choosers.open(&chooser);
-            }
-            navigation = events.navigations.next() => {
-                let Some(navigation) = navigation else { return };
-                state.choosers.leave(&navigation);
+/// Answers a page's events.
+struct TabWatch {
+    page: Page,
+    state: Arc<TabState>,
+    /// A text is searched for values before it is cut.
+    secrets: Arc<WorkerSecrets>,
+}
+
+impl TabWatch {
+    async fn watch(self, mut events: TabEvents, deadline: Duration) {
+        let Self { state, .. } = &self;
+        loop {
+            tokio::select! {
+                // A chooser is noted before the navigation that closes it.
+                biased;
+                crash = events.crashes.next() => {
+                    // The stream also ends with the page, which answers nothing from then on.
+                    state.crashed.cancel();
+                    if crash.is_none() { return }
+                }
+                dialog = events.dialogs.next() => {
+                    let Some(dialog) = dialog else { return };
+                    self.dismiss(&dialog, deadline).await;
+                }
+                download = events.downloads.next() => {
+                    let Some(download) = download else { return };
+                    state.downloads.record(&self.secrets.scrubber().text(&download.suggested_filename));
+                }
+                chooser = events.choosers.next() => {
+                    let Some(chooser) = chooser else { return };
+                    state.choosers.open(&chooser);
+                }
+                navigation = events.navigations.next() => {
+                    let Some(navigation) = navigation else { return };
+                    state.choosers.leave(&navigation);
+                }
             }
         }
     }
-}
 
-/// Dismisses a dialog, as a person in a hurry would, but allows the page to be left.
-async fn dismiss(page: &Page, dialog: &EventJavascriptDialogOpening, state: &TabState, deadline: Duration) {
-    state.dialogs.record(&dialog.message);
-    let answer = HandleJavaScriptDialogParams::new(dialog.r#type == DialogType::Beforeunload);
-    // A dialog that closed by itself cannot be answered; the death of a browser is reported
-    // elsewhere.
-    tokio::time::timeout(deadline, page.execute(answer)).await.ok();
+    /// Dismisses a dialog, as a person in a hurry would, but allows the page to be left.
+    async fn dismiss(&self, dialog: &EventJavascriptDialogOpening, deadline: Duration) {
+        self.state.dialogs.record(&self.secrets.scrubber().text(&dialog.message));
+        let answer = HandleJavaScriptDialogParams::new(dialog.r#type == DialogType::Beforeunload);
+        // A dialog that closed by itself cannot be answered; the death of a browser is reported
+        // elsewhere.
+        tokio::time::timeout(deadline, self.page.execute(answer)).await.ok();
+    }
 }

@@ -9,6 +9,7 @@ use rustix::process::geteuid;
 
 use super::error::BrowserError;
 use crate::config::BrowserConfig;
+use crate::namespace::{NetworkNamespace, SEARCH_PATH};
 
 /// Whether this process may start browsers as another user.
 pub fn is_root() -> bool {
@@ -55,25 +56,36 @@ fn entries(passwd: &str) -> impl Iterator<Item = Vec<&str>> {
     passwd.lines().map(|line| line.split(':').collect())
 }
 
-/// Where the programs around a browser are found; the browser's own path is absolute.
-const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// A command that runs as the browser's user and dies with the thread that starts it; the caller
 /// adds the program and its arguments.
 ///
 /// It inherits no variable of the worker, whose environment may hold keys: a page that breaks out
-/// of its renderer, or another process of the same user, could read them. Where user namespaces
-/// work, it can gain no privileges either: no program that it starts may change its user, and its
-/// capability bounding set is empty. Elsewhere Chromium's sandbox is a program that is allowed to
-/// become root for a moment, which either would prevent.
-pub(super) fn as_user(owner: OwnerIds) -> Command {
-    static UNPRIVILEGED: OnceLock<bool> = OnceLock::new();
-    let is_unprivileged = *UNPRIVILEGED.get_or_init(|| user_namespaces_work(owner));
-    command_as(owner, is_unprivileged)
+/// of its renderer, or another process of the same user, could read them. Unless
+/// [`privileges_problem`] has a reason, it can gain no privileges either: no program that it starts
+/// may change its user, and its capability bounding set is empty.
+pub(super) fn as_user(owner: OwnerIds, config: &BrowserConfig) -> Command {
+    as_user_inside(None, owner, config)
 }
 
-fn command_as(owner: OwnerIds, is_unprivileged: bool) -> Command {
-    let mut command = Command::new("setpriv");
+/// The same inside a network namespace.
+pub(super) fn as_user_inside(
+    namespace: Option<&NetworkNamespace>,
+    owner: OwnerIds,
+    config: &BrowserConfig,
+) -> Command {
+    command_as(namespace, owner, privileges_problem(owner, config).is_none())
+}
+
+fn command_as(namespace: Option<&NetworkNamespace>, owner: OwnerIds, is_unprivileged: bool) -> Command {
+    let mut command = match namespace {
+        Some(namespace) => {
+            // The browser's user may not enter; once inside, it may not leave.
+            let mut entering = Command::new("nsenter");
+            entering.args(namespace.entering()).arg("setpriv");
+            entering
+        }
+        None => Command::new("setpriv"),
+    };
     command.env_clear().env("PATH", SEARCH_PATH).env("LANG", "C.UTF-8");
     command.arg("--pdeathsig=KILL");
     if let Some((user, group)) = owner {
@@ -90,18 +102,40 @@ fn command_as(owner: OwnerIds, is_unprivileged: bool) -> Command {
     command
 }
 
-/// Whether the browser's user may create user namespaces without privileges, which Chromium's
-/// sandbox needs where it is not a privileged program.
-fn user_namespaces_work(owner: OwnerIds) -> bool {
+/// Why the browser may not be kept from gaining privileges; `None` if it is. Found out once.
+///
+/// Chromium's sandbox needs user namespaces. Where the browser's user may not create them, it is a
+/// program that may become root for a moment, which nothing then may prevent. Without the sandbox
+/// nothing does.
+pub(super) fn privileges_problem(owner: OwnerIds, config: &BrowserConfig) -> Option<&'static str> {
+    static WITH_SANDBOX: OnceLock<Option<String>> = OnceLock::new();
+    static WITHOUT: OnceLock<Option<String>> = OnceLock::new();
+    let problem = match config.sandbox {
+        true => WITH_SANDBOX.get_or_init(|| namespaces_problem(owner)),
+        false => WITHOUT.get_or_init(|| try_without_privileges(owner, &["true"])),
+    };
+    problem.as_deref()
+}
+
+/// Why the browser's user may not create user namespaces without privileges.
+fn namespaces_problem(owner: OwnerIds) -> Option<String> {
     // AppArmor then lets any program create one, and takes from it what the sandbox needs.
     let restricted = fs::read_to_string("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
     if restricted.is_ok_and(|value| value.trim() == "1") {
-        return false;
+        return Some("kernel.apparmor_restrict_unprivileged_userns is 1".into());
     }
-    let mut trial = command_as(owner, true);
-    trial.args(["unshare", "--user", "true"]).current_dir("/");
-    trial.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    trial.status().is_ok_and(|status| status.success())
+    try_without_privileges(owner, &["unshare", "--user", "true"])
+}
+
+/// Runs a program that can gain no privileges; returns why it failed.
+fn try_without_privileges(owner: OwnerIds, program: &[&str]) -> Option<String> {
+    let mut trial = command_as(None, owner, true);
+    trial.args(program).current_dir("/").stdin(Stdio::null());
+    match trial.output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("setpriv: {error}")),
+    }
 }
 
 #[cfg(test)]

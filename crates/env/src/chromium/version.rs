@@ -6,11 +6,13 @@ use std::process::{Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use furrow_rollout::WallsLevel;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::error::BrowserError;
 use super::selftest::check_version;
 use super::user::{OwnerIds, as_user, owner};
+use super::walls::BrowserWalls;
 use super::{libraries, process};
 use crate::config::BrowserConfig;
 
@@ -28,6 +30,9 @@ const ANSWER_CHARS_MAX: usize = 120;
 pub fn browser_version(config: &BrowserConfig) -> Result<String, BrowserError> {
     let owner = owner(config)?;
     let program = process::find_program(config.path.as_deref())?;
+    if config.walls_min > WallsLevel::Basic {
+        BrowserWalls::survey(config)?.check(config)?;
+    }
     libraries::check(config, owner)?;
     let output = ask(&program, config, owner)?;
     let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -51,7 +56,7 @@ fn chromium_version(answer: &str) -> Option<&str> {
 }
 
 fn ask(program: &Path, config: &BrowserConfig, owner: OwnerIds) -> Result<Output, BrowserError> {
-    let mut command = as_user(owner);
+    let mut command = as_user(owner, config);
     command.args(["/bin/sh", "-c", ASK]).arg(libraries::search_path(config)).arg(program);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let failed = |source| BrowserError::Io {

@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::fixture::*;
 
-const LIMITS: ArchiveLimits = ArchiveLimits { response_bytes_max: 100_000, trajectory_bytes_max: 1 << 20 };
+const LIMITS: ArchiveLimits =
+    ArchiveLimits { response_bytes_max: 100_000, trajectory_bytes_max: 1 << 20, bytes_max: None };
 
 /// Files that the page and its workers request: name and content.
 const FILES: [(&str, &str); 8] = [
@@ -68,7 +69,7 @@ async fn whole(environment: &mut Box<dyn Environment>) -> Value {
         if state["whole"] == true {
             return state;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "{state:#} {:?}", environment.unrecorded());
+        assert!(began.elapsed() < Duration::from_secs(60), "{state:#} {:?}", environment.unrecorded());
         sleep(Duration::from_millis(50)).await;
     }
 }

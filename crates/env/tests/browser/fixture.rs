@@ -8,6 +8,8 @@ use furrow_env::{
 };
 use furrow_rollout::*;
 
+use crate::walls::HELPER;
+
 /// Pages of a test, served as `page.test`, and the pool of browsers that load them.
 pub(crate) struct BrowserFixture {
     pub pool: ChromiumPool,
@@ -15,6 +17,7 @@ pub(crate) struct BrowserFixture {
 }
 
 pub(crate) fn config(change: impl FnOnce(&mut EnvFile)) -> EnvConfig {
+    furrow_env::use_namespace_helper(HELPER);
     let mut file =
         EnvFile { browser: std::env::var_os("FURROW_BROWSER").map(PathBuf::from), ..EnvFile::default() };
     (file.input_millis, file.screenshot_millis, file.navigation_millis, file.settle_cap_millis) =
@@ -91,10 +94,12 @@ pub(crate) fn assignment(task: Task) -> Assignment {
     Assignment {
         ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: 1,
+        secret: LeaseSecret::new([0; LEASE_SECRET_BYTES]),
         lease_millis: 1_000,
         task,
         files: TaskFiles::default(),
         checks: TaskChecks::default(),
+        secrets: Vec::new(),
         session: SessionSpec {
             grammar: Grammar { name: "holo_navigation".into(), extra: vec![] },
             sampling: SamplingParams::default(),

@@ -1,15 +1,12 @@
 //! What a page does while it is not observed, and which hosts it reaches; its effects on other
 //! pages are in `attacks.rs`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use furrow_env::Environment;
 use furrow_rollout::{Action, OutcomeName};
 
-use crate::egress::devtools_port;
-use crate::fixture::{act, click, fixture, fixture_with};
+use crate::fixture::{BrowserFixture, act, click, fixture, fixture_with};
 
 /// A button over the whole page that runs a hostile script.
 fn trap(script: &str) -> String {
@@ -19,27 +16,20 @@ fn trap(script: &str) -> String {
 }
 
 /// Number of pages in an environment's browser, as the browser itself counts them.
-fn pages(environment: &dyn Environment) -> usize {
-    let mut link = TcpStream::connect(("127.0.0.1", devtools_port(environment))).unwrap();
-    link.write_all(b"GET /json/list HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    // The browser does not always close the connection: the answer contains its length, and two
-    // lines per page are sufficient here.
-    link.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let mut list = Vec::new();
-    link.read_to_end(&mut list).ok();
-    String::from_utf8_lossy(&list).matches("\"type\": \"page\"").count()
+async fn pages(fixture: &BrowserFixture, environment: &dyn Environment) -> usize {
+    fixture.pool.open_pages(environment.browser()).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_are_closed_while_the_policy_thinks() {
     let fixture = fixture_with(|file| (file.tabs_max, file.contexts_ready) = (4, 0), vec![]).await;
     let mut environment = fixture.page(&trap("setInterval(() => window.open(\"about:blank\"), 30)")).await;
-    let first = pages(&*environment);
+    let first = pages(&fixture, &*environment).await;
     assert!((1..=2).contains(&first), "{first} pages: the browser's initial one and this test's");
     environment.act(&click(100.0, 100.0)).await.unwrap();
     // The page is not observed meanwhile.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let open = pages(&*environment);
+    let open = pages(&fixture, &*environment).await;
     // Of 66 windows three stay, and some are still being closed.
     assert!((3..=first + 12).contains(&open), "{open} pages are open");
     let outcome = environment.settle(furrow_rollout::Outcome::named(OutcomeName::Ok)).await.unwrap();

@@ -1,5 +1,6 @@
 //! Live hosts in real Chromium: the test's own server at a pinned name, honest and hostile.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::fixture::{BrowserFixture, act, assignment, fixture_with, state, task};
+use crate::limits::first_process;
 
 /// The name of the server, which no resolver knows.
 pub(crate) const HOST: &str = "live.example.org";
@@ -121,11 +123,17 @@ fn site(path: &str, head: &str) -> Vec<u8> {
 }
 
 async fn fixture(server: &LiveServer) -> BrowserFixture {
+    isolated_fixture(server, "context").await
+}
+
+/// The same with this isolation of trajectories on live sites.
+async fn isolated_fixture(server: &LiveServer, isolation: &str) -> BrowserFixture {
     let pins = vec![format!("{HOST}={}", server.address)];
     fixture_with(
         |file| {
             (file.pins, file.blocked_timeout_millis) = (pins, 300);
             (file.navigation_millis, file.settle_cap_millis) = (3_000, 2_000);
+            file.isolation = isolation.into();
         },
         vec![],
     )
@@ -266,4 +274,43 @@ async fn led(environment: &mut Box<dyn Environment>, url: &str) -> OutcomeName {
     assert!(began.elapsed() < Duration::from_secs(15), "{url}: {:?}", began.elapsed());
     environment.observe().await.unwrap_or_else(|error| panic!("{url}: {error}"));
     outcome.name
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_trajectory_has_a_browser_of_its_own_where_the_job_says_so() {
+    let server = LiveServer::start(site).await;
+    let fixture = isolated_fixture(&server, "process").await;
+    let names = |environments: &[Box<dyn Environment>]| -> HashSet<String> {
+        environments.iter().map(|environment| environment.browser().to_owned()).collect()
+    };
+    // Pages of the farm's own share one, which stays when live ones come.
+    let mut own = vec![fixture.page("<p>x").await, fixture.page("<p>y").await];
+    let mut live = Vec::new();
+    for _ in 0..2 {
+        let mut environment = opened(&fixture, "/").await;
+        environment.begin().await.unwrap();
+        assert_eq!(environment.observe().await.unwrap().title, "Live");
+        live.push(environment);
+    }
+    own.push(fixture.page("<p>z").await);
+    assert_eq!((names(&own).len(), names(&live).len()), (1, 2));
+    assert!(names(&own).is_disjoint(&names(&live)));
+    let used = names(&live);
+    let first: Vec<u32> = live.iter().map(|environment| first_process(&**environment)).collect();
+    for environment in live {
+        environment.close().await;
+    }
+    let is_gone = |pid: &u32| !std::path::Path::new(&format!("/proc/{pid}")).exists();
+    let began = Instant::now();
+    while !first.iter().all(is_gone) {
+        assert!(began.elapsed() < Duration::from_secs(10), "a browser outlives its trajectory");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let next = opened(&fixture, "/").await;
+    assert!(!used.contains(next.browser()), "a browser serves a second trajectory");
+    next.close().await;
+    for environment in own {
+        environment.close().await;
+    }
+    fixture.close().await;
 }

@@ -27,5 +27,7 @@ mod marks;
 mod page_errors;
 mod page_time;
 mod pressed;
+mod secrets;
 mod suites;
 mod thinking;
+mod walls;

@@ -16,8 +16,8 @@ use furrow_wire::v1::policy_service_server::{PolicyService, PolicyServiceServer}
 use furrow_wire::v1::registration_service_server::{RegistrationService, RegistrationServiceServer};
 use furrow_wire::v1::{self, session_request, session_response};
 use furrow_wire::{
-    FileContents, LinkTimeouts, MESSAGE_BYTES_MAX, OpaqueStep, SessionOpening, assignment_into, past_from,
-    reply_into,
+    FileContents, LinkTimeouts, MESSAGE_BYTES_MAX, OpaqueStep, SessionOpening, assignment_into,
+    lease_secret_into, past_from, reply_into,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -26,7 +26,7 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Every wait of a test ends after this time.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
 /// A value that tests watch and change.
 pub(crate) struct WatchedValue<T>(watch::Sender<T>);
@@ -104,8 +104,8 @@ impl Drop for LocalServer {
 #[derive(Default)]
 pub(crate) struct CoordinatorState {
     pub queue: VecDeque<Assignment>,
-    /// Token of each trajectory.
-    pub leases: HashMap<String, u64>,
+    /// Token and secret of each trajectory.
+    pub leases: HashMap<String, (u64, v1::LeaseSecret)>,
     pub steps: BTreeMap<String, Vec<Bytes>>,
     pub endings: BTreeMap<String, Bytes>,
     /// Whether the worker is registered; a restart resets it.
@@ -151,10 +151,15 @@ impl CoordinatorState {
         }
     }
 
-    fn check_token(&self, trajectory: &str, token: u64) -> Result<(), Status> {
+    fn check_lease(
+        &self,
+        trajectory: &str,
+        token: u64,
+        secret: Option<&v1::LeaseSecret>,
+    ) -> Result<(), Status> {
         match self.leases.get(trajectory) {
-            Some(current) if *current == token => Ok(()),
-            _ => Err(Status::failed_precondition(format!("token {token} is stale"))),
+            Some((current, expected)) if *current == token && secret == Some(expected) => Ok(()),
+            _ => Err(Status::failed_precondition(format!("no lease under token {token}"))),
         }
     }
 }
@@ -193,7 +198,9 @@ impl CoordinatorService for StubCoordinator {
             let count = book.queue.len().min(request.slots_free as usize);
             let leased: Vec<_> = book.queue.drain(..count).collect();
             for assignment in &leased {
-                book.leases.insert(assignment.ancestry.trajectory_id.to_string(), assignment.token);
+                let secret = lease_secret_into(&assignment.secret);
+                let trajectory = assignment.ancestry.trajectory_id.to_string();
+                book.leases.insert(trajectory, (assignment.token, secret));
             }
             let assignments = leased.iter().map(assignment_into).collect();
             Ok(Response::new(v1::LeaseResponse {
@@ -208,13 +215,15 @@ impl CoordinatorService for StubCoordinator {
         let leases = request.into_inner().leases;
         self.0.change(|book| {
             book.renewed += 1;
-            let lost = leases.iter().filter(|h| book.check_token(&h.trajectory_id, h.token).is_err());
+            let lost = leases.iter().filter(|lease| {
+                book.check_lease(&lease.trajectory_id, lease.token, lease.secret.as_ref()).is_err()
+            });
             let moves = book.moves.iter().map(|(trajectory_id, policy_address)| v1::PolicyMove {
                 trajectory_id: trajectory_id.clone(),
                 policy_address: policy_address.clone(),
             });
             Ok(Response::new(v1::RenewResponse {
-                lost: lost.map(|h| h.trajectory_id.clone()).collect(),
+                lost: lost.map(|lease| lease.trajectory_id.clone()).collect(),
                 moves: moves.collect(),
                 watched: book.watched,
             }))
@@ -228,7 +237,7 @@ impl CoordinatorService for StubCoordinator {
         let request = request.into_inner();
         assert_eq!(furrow_wire::digest(&request.record)[..], request.digest[..]);
         self.0.change(|book| {
-            book.check_token(&request.trajectory_id, request.token)?;
+            book.check_lease(&request.trajectory_id, request.token, request.secret.as_ref())?;
             if book.refuse_step == Some(request.step) {
                 return Err(Status::invalid_argument("the record is wrong"));
             }
@@ -250,11 +259,12 @@ impl CoordinatorService for StubCoordinator {
         let request = request.into_inner();
         assert_eq!(furrow_wire::digest(&request.ending)[..], request.digest[..]);
         self.0.change(|book| {
+            let secret = request.secret.as_ref();
             match book.endings.get(&request.trajectory_id) {
                 Some(ending) if *ending == request.ending => {}
                 Some(_) => return Err(Status::already_exists("another ending of this trajectory")),
                 None => {
-                    book.check_token(&request.trajectory_id, request.token)?;
+                    book.check_lease(&request.trajectory_id, request.token, secret)?;
                     book.leases.remove(&request.trajectory_id);
                     book.endings.insert(request.trajectory_id, request.ending);
                 }
@@ -286,8 +296,11 @@ impl CoordinatorService for StubCoordinator {
         request: Request<v1::ShowFirstRequest>,
     ) -> Result<Response<v1::ShowFirstResponse>, Status> {
         let request = request.into_inner();
-        self.0.change(|book| book.shown.insert(request.trajectory_id, request.screenshot));
-        Ok(Response::new(v1::ShowFirstResponse {}))
+        self.0.change(|book| {
+            book.check_lease(&request.trajectory_id, request.token, request.secret.as_ref())?;
+            book.shown.insert(request.trajectory_id, request.screenshot);
+            Ok(Response::new(v1::ShowFirstResponse {}))
+        })
     }
 
     async fn publish(
@@ -351,7 +364,7 @@ impl RegistrationService for StubCoordinator {
             book.beats += 1;
             (book.known, book.run_over)
         });
-        Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights: None }))
+        Ok(Response::new(v1::HeartbeatResponse { known, run_over, weights: None, revoked: Vec::new() }))
     }
 
     async fn leave(
@@ -543,8 +556,10 @@ pub(crate) fn assignment(index: u64, policy: SocketAddr) -> Assignment {
     Assignment {
         ancestry: TrajectoryAncestry { run_id, group_id, sample_index: 0, attempt: 0, trajectory_id },
         token: index + 1,
+        secret: LeaseSecret::new([index as u8 + 1; LEASE_SECRET_BYTES]),
         lease_millis: 10_000,
         checks: TaskChecks::default(),
+        secrets: Vec::new(),
         task: Task {
             task_id: "button".into(),
             suite: "simulated".into(),

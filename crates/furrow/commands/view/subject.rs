@@ -28,6 +28,7 @@ pub(crate) fn subject(dir: &Path, usd_per_device_hour: Option<f64>) -> Dashboard
         name,
         dir: Some(run),
         coordinator: None,
+        identity: None,
         device: device(&table),
         planned: planned::planned(&table),
         floor: planned::floor(&table),

@@ -10,7 +10,7 @@ use crate::job::JobFile;
 use crate::job::shape::KeyShape;
 
 /// One of each section that a job has none of by default.
-const ONE_ENTRY_EACH: &str = "[[tasks.source]]\n[[eval.source]]\n[tasks.hooks.NAME]\n";
+const ONE_ENTRY_EACH: &str = "[[tasks.source]]\n[[eval.source]]\n[tasks.hooks.NAME]\n[env.secrets.NAME]\n";
 
 /// All keys of a job by their sections.
 #[derive(Debug)]

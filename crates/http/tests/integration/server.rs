@@ -29,7 +29,7 @@ const SHORT: Duration = Duration::from_millis(250);
 /// Longer than a test runs.
 const LONG: Duration = Duration::from_secs(600);
 /// Time for everything that must happen.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 const TEXT: &str = "text/plain";
 
 struct TestServer {

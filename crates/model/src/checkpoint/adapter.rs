@@ -100,6 +100,7 @@ impl Checkpoint {
             let entry = TensorEntry { name: merged.name, dtype, shape: merged.shape, bytes: merged.bytes };
             files.push(WeightFile { name: ADAPTER_WEIGHTS.into(), map, entries: vec![entry] });
         }
+        file.check_uncut()?;
         drop(file);
         self.overlay(files, layout);
         Ok(self)

@@ -141,6 +141,7 @@ impl Checkpoint {
                 return Err(UpdateError::Tensor { path, name: name.clone(), why });
             }
         }
+        shards.check_uncut()?;
         self.overlay(shards.files, layout);
         match delta.weights_sha256 {
             None => Ok(self),

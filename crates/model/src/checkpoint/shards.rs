@@ -6,11 +6,9 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Component, Path, PathBuf};
 
-use memmap2::Mmap;
-
 use super::displayed::displayed_name;
 use super::header::{self, HeaderError, TensorEntry};
-use super::map;
+use super::map::{MAPS_MAX, MappedFile};
 use crate::file::{self, FileError};
 
 /// Name of the weight file of a checkpoint that is not sharded.
@@ -19,8 +17,9 @@ pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Largest index that is read: 6,000 tensors x 110 bytes = 0.7 MB.
 const INDEX_BYTES_MAX: u64 = 16 << 20;
-/// Most shards; each stays mapped. The 12B, 24.6 GB in files of 5 GB, has five.
-pub(super) const SHARDS_MAX: usize = 4096;
+/// Most shards; each stays mapped, and two versions may be open. The 12B, 24.6 GB in files of 5 GB,
+/// has five.
+pub(super) const SHARDS_MAX: usize = MAPS_MAX / 2;
 
 /// Why the weight files of a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +48,11 @@ pub enum ShardError {
     /// The operating system refused to map a file.
     #[error("cannot map {} into memory", path.display())]
     Map { path: PathBuf, source: io::Error },
+    /// A file was truncated, or its disk failed, while its weights were read.
+    #[error(
+        "{file} was cut or became unreadable while it was read; write new weights under a new name, never over published ones"
+    )]
+    Cut { file: String },
     /// A file is not a valid safetensors file.
     #[error("{} is not a valid safetensors file", path.display())]
     Header {
@@ -76,7 +80,7 @@ pub(super) struct WeightFile {
 /// Where the bytes of a weight file are stored.
 #[derive(Debug)]
 pub(super) enum FileBytes {
-    Mapped(Mmap),
+    Mapped(MappedFile),
     /// In memory, because they were computed.
     Made(Vec<u8>),
 }
@@ -98,6 +102,11 @@ struct ShardIndex {
 }
 
 impl WeightFiles {
+    /// Refuses files of which a byte was read that they no longer have.
+    pub(super) fn check_uncut(&self) -> Result<(), ShardError> {
+        self.files.iter().try_for_each(WeightFile::check_uncut)
+    }
+
     /// Opens every file and stops at the first that fails.
     pub(super) fn open(dir: &Path) -> Result<Self, ShardError> {
         let (names, index) = list(dir)?;
@@ -123,10 +132,18 @@ impl WeightFiles {
 }
 
 impl WeightFile {
+    /// Refuses the file if a byte was read that it no longer has.
+    pub(super) fn check_uncut(&self) -> Result<(), ShardError> {
+        match &self.map {
+            FileBytes::Mapped(map) if map.is_damaged() => Err(ShardError::Cut { file: self.name.clone() }),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn open(dir: &Path, name: &str) -> Result<Self, ShardError> {
         let path = dir.join(name);
         let file = file::open(&path)?;
-        let map = map::map(&file).map_err(|source| ShardError::Map { path: path.clone(), source })?;
+        let map = MappedFile::new(&file).map_err(|source| ShardError::Map { path: path.clone(), source })?;
         let entries = header::read(&map).map_err(|source| ShardError::Header { path, source })?;
         Ok(Self { name: name.into(), map: FileBytes::Mapped(map), entries })
     }

@@ -40,6 +40,7 @@ impl ModelWeights {
             WeightLoader { checkpoint, team, done: 0, report: &mut |done| progress(done, total) };
         let text = loader.text(&config.text.layers)?;
         let vision = config.vision.as_ref().map(|vision| loader.vision(vision.blocks)).transpose()?;
+        checkpoint.check_uncut()?;
         Ok(Self { config, text, vision })
     }
 }

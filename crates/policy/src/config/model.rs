@@ -9,6 +9,7 @@ use furrow_cuda::gpu::GpuPaths;
 use furrow_model::kernels::ProductPrecision;
 use furrow_model::template::TemplateFile;
 use furrow_model::vision::ResampleMode;
+use furrow_rollout::WeightRoots;
 use serde::{Deserialize, Serialize};
 
 use crate::constrain::{ConstraintRules, TextCaps};
@@ -90,6 +91,9 @@ pub struct WeightsFile {
     pub stage: String,
     /// Bytes copied to a GPU between two batches.
     pub bring_bytes: u64,
+    /// Directories below which published weights must lie; empty: anywhere. The coordinator
+    /// compares the path of a publication, a policy worker that path without links.
+    pub roots: Vec<PathBuf>,
 }
 
 /// `[policy.constrain]` as written: whether replies are constrained to the grammar, and the most
@@ -153,6 +157,8 @@ pub struct ModelConfig {
     pub engine: EngineFile,
     /// How published weights take effect.
     pub swaps: SwapSettings,
+    /// Where they may lie.
+    pub weight_roots: WeightRoots,
     /// How replies are constrained to the grammar; `None`: not at all.
     pub constrain: Option<ConstraintRules>,
     /// What replaces the checkpoint's template.
@@ -205,7 +211,13 @@ impl Default for EngineFile {
 impl Default for WeightsFile {
     fn default() -> Self {
         let SwapSettings { old_versions_max, bring_bytes, .. } = SwapSettings::default();
-        Self { on_swap: "keep".into(), old_versions_max, stage: "none".into(), bring_bytes }
+        Self {
+            on_swap: "keep".into(),
+            old_versions_max,
+            stage: "none".into(),
+            bring_bytes,
+            roots: Vec::new(),
+        }
     }
 }
 
@@ -217,6 +229,12 @@ impl Default for ConstrainFile {
 }
 
 impl WeightsFile {
+    /// The directories without links, as far as they exist on this machine.
+    pub(super) fn roots(&self) -> WeightRoots {
+        let resolved = |root: &PathBuf| root.canonicalize().unwrap_or_else(|_| root.clone());
+        WeightRoots::new(self.roots.iter().map(resolved).collect())
+    }
+
     fn stage(&self, wrong: &mut Vec<String>) -> StagingMode {
         match self.stage.as_str() {
             "none" => StagingMode::None,
@@ -377,6 +395,20 @@ fn user_cache() -> PathBuf {
     folder("XDG_CACHE_HOME").or_else(home).unwrap_or_else(std::env::temp_dir)
 }
 
+/// What is wrong with the directory of a checkpoint, as far as its name and `config.json` tell.
+fn check_checkpoint(checkpoint: &Path) -> Option<String> {
+    if checkpoint.as_os_str().is_empty() {
+        return Some("policy.checkpoint: empty; name the directory of a checkpoint".into());
+    }
+    let is_found = checkpoint.join("config.json").is_file();
+    (!is_found).then(|| {
+        format!(
+            "policy.checkpoint: {} has no config.json; name the directory of a checkpoint (docs/GPU.md says which can be fetched, `furrow checkpoint init` writes a random one)",
+            checkpoint.display()
+        )
+    })
+}
+
 /// Checks the keys of the `model` policy.
 pub(super) fn check(
     checkpoint: &Path,
@@ -391,14 +423,7 @@ pub(super) fn check(
         wrong.extend(problems);
         SwapSettings::default()
     });
-    if checkpoint.as_os_str().is_empty() {
-        wrong.push("policy.checkpoint: empty; name the directory of a checkpoint".into());
-    } else if !checkpoint.join("config.json").is_file() {
-        wrong.push(format!(
-            "policy.checkpoint: {} has no config.json; name the directory of a checkpoint (docs/GPU.md says which can be fetched, `furrow checkpoint init` writes a random one)",
-            checkpoint.display()
-        ));
-    }
+    wrong.extend(check_checkpoint(checkpoint));
     if !(0.0..=1.0).contains(&audit.share) {
         wrong.push(format!("policy.audit.share: {}; use 0 to 1 (0 scores no token again)", audit.share));
     }
@@ -451,6 +476,7 @@ pub(super) fn check(
         resample,
         engine: engine.clone(),
         swaps,
+        weight_roots: weights.roots(),
         constrain: constrain.rules(),
         template: template.clone(),
         audit_share: audit.share,

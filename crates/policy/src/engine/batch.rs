@@ -52,6 +52,7 @@ impl Engine {
         for version in self.versions_ready() {
             self.use_weights(version)?;
             self.run_batch_on(version)?;
+            self.end_if_broken(version)?;
         }
         Ok(())
     }
@@ -260,7 +261,10 @@ impl Engine {
         match picked {
             SampleOutcome::NotFinite => {
                 let tokens = sequence.len();
-                self.fail(id, EngineFault::NotFinite { tokens });
+                // With the rest of a broken version it ends after the batch, which still uses it.
+                if !self.breaker.record(sampled_on) {
+                    self.fail(id, EngineFault::NotFinite { tokens });
+                }
             }
             SampleOutcome::Token(token) => match reply.take(sequence, &token, ranking, sampled_on) {
                 Err(illegal) => self.fail(id, EngineFault::Refused(illegal.to_string())),

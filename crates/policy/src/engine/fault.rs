@@ -2,6 +2,8 @@
 
 use furrow_model::backend::DeviceLost;
 
+use super::breaker::BrokenVersion;
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum EngineFault {
     /// No further session fits.
@@ -26,6 +28,9 @@ pub(crate) enum EngineFault {
     /// The device refused the session's tokens or tiles.
     #[error("the device refused the step: {0}")]
     Refused(String),
+    /// So many sessions had such logits that the weights or the device must be at fault.
+    #[error("{0}; the session can continue on another worker, and here on other weights")]
+    Broken(BrokenVersion),
     /// The device failed. The session can continue on another worker.
     #[error(transparent)]
     Device(#[from] DeviceLost),

@@ -1,7 +1,7 @@
 //! Sessions open, begin steps, get answers and end.
 
 use furrow_model::backend::DeviceLost;
-use furrow_rollout::{FinishReason, StateOrigin};
+use furrow_rollout::{FinishReason, PolicyVersion, StateOrigin};
 use tokio_util::sync::CancellationToken;
 
 use super::phase::{BegunStep, EngineSession};
@@ -23,6 +23,9 @@ impl Engine {
         if let Some(lost) = &self.lost {
             return Err(lost.clone().into());
         }
+        if let Some(broken) = self.refusal() {
+            return Err(broken);
+        }
         if self.sessions.len() >= self.sessions_max as usize {
             return Err(EngineFault::Full { sessions_max: self.sessions_max });
         }
@@ -43,7 +46,7 @@ impl Engine {
         self.clock += 1;
         let Some(session) = self.sessions.take_idle(id) else {
             tracing::debug!(session = id.0, "a step arrived for a session that has ended or has a step");
-            return answer_fault(done, EngineFault::Gone);
+            return answer_fault(done, self.refusal().unwrap_or(EngineFault::Gone));
         };
         if let Err(fault) = self.check_length(&session.core, &kept, ask.as_ref()) {
             self.sessions.insert(id, EngineSession::Idle(session));
@@ -154,6 +157,22 @@ impl Engine {
         if let Some(allocation) = fork {
             self.allocator.release(allocation);
         }
+    }
+
+    /// Why no session can be opened or continued on the newest weights, if they are broken.
+    pub(super) fn refusal(&self) -> Option<EngineFault> {
+        self.breaker.of(self.weight_versions.newest()).map(EngineFault::Broken)
+    }
+
+    /// Ends the sessions of a version that turned out to be broken. They can continue on another
+    /// worker, and here once other weights are in use.
+    pub(super) fn end_if_broken(&mut self, version: PolicyVersion) -> Result<(), DeviceLost> {
+        let Some(broken) = self.breaker.of(version) else { return Ok(()) };
+        self.breaker.check_device(broken)?;
+        for id in self.sessions.ids_where(|session| self.version_of(session) == version) {
+            self.fail(id, EngineFault::Broken(broken));
+        }
+        Ok(())
     }
 
     /// Answers every request with the device's failure. No session is at fault.

@@ -32,10 +32,14 @@ impl Sessions {
         self.by_id.keys().copied().collect()
     }
 
+    /// Sessions of which this is true.
+    pub(super) fn ids_where(&self, is_so: impl Fn(&SessionCore) -> bool) -> Vec<SessionId> {
+        self.by_id.iter().filter(|(_, session)| is_so(session.core())).map(|(id, _)| *id).collect()
+    }
+
     /// Sessions whose owners have dropped them.
     pub(super) fn abandoned(&self) -> Vec<SessionId> {
-        let abandoned = self.by_id.iter().filter(|(_, session)| session.core().life.is_cancelled());
-        abandoned.map(|(id, _)| *id).collect()
+        self.ids_where(|session| session.life.is_cancelled())
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &EngineSession> {

@@ -2,6 +2,7 @@
 //! gets alone.
 
 mod alone;
+mod breaker;
 mod claims;
 mod harness;
 mod lost;

@@ -94,6 +94,7 @@ impl Engine {
     /// Makes weights on the device the ones in use.
     fn take_over(&mut self, pending_swap: PendingSwap, began: Instant) -> Result<(), DeviceLost> {
         self.weight_versions.newest = pending_swap.name;
+        self.breaker.reset();
         // A state that begins with one version and continues with another must not become a
         // snapshot.
         for session in self.sessions.all_running_mut().filter(|session| session.core.pinned.is_none()) {

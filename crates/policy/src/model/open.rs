@@ -30,6 +30,7 @@ use super::weights::WeightUpdateLoader;
 use crate::config::{BackendChoice, ModelConfig};
 use crate::constrain::ConstraintError;
 use crate::conversation::RebuildMode;
+use crate::device_faults::delay;
 use crate::engine::{Engine, EngineEvent, EngineSettings, SettingsMismatch, SwapSettings};
 use crate::progress::DeviceProgress;
 use crate::prompt;
@@ -136,6 +137,7 @@ impl ModelPolicy {
         let vision = checkpoint.config().vision.clone().ok_or_else(|| ModelError::NoVision { dir: dir() })?;
         let (template, marks) = layout(config, checkpoint.config())?;
         let gpu = gpu(&config.backend)?;
+        delay("model.load");
         let named = checkpoint.hashes(&team);
         let embeddings = checkpoint.tensor("backbone.embeddings.weight").map_err(refused)?;
         let embedding_rows = embeddings.shape().first().copied().unwrap_or(0);
@@ -156,6 +158,7 @@ impl ModelPolicy {
         if config.chat_sessions > 0 && !template.has_chat() {
             return Err(ModelError::NoChat);
         }
+        let broken = engine.broken_version();
         let EngineThreads { events, ended, threads, progress } =
             EngineThreads::start(engine, config.device_timeout())?;
         let vocabulary = model.text.vocabulary;
@@ -163,6 +166,7 @@ impl ModelPolicy {
         let shared = ModelShared {
             events,
             ended,
+            broken,
             sessions: AtomicU64::new(0),
             delimiters: marks,
             allowed_ids: without_placeholder(vocabulary, vision.image_token),

@@ -397,7 +397,7 @@ fn policy_error(step: u32, fault: &EngineFault) -> PolicyError {
     let why = fault.to_string();
     match fault {
         EngineFault::Full { .. } => PolicyError::Full { why },
-        EngineFault::Device(_) | EngineFault::Gone => PolicyError::Gone { why },
+        EngineFault::Broken(_) | EngineFault::Device(_) | EngineFault::Gone => PolicyError::Gone { why },
         EngineFault::NotFinite { .. }
         | EngineFault::TooLong { .. }
         | EngineFault::NoPrompt

@@ -17,7 +17,7 @@ use super::schema_cache::SchemaCache;
 use crate::constrain::{Constraint, ConstraintError, ConstraintRules, TokenLexicon};
 use crate::context::ImageDelimiters;
 use crate::conversation::RebuildMode;
-use crate::engine::{EngineEvent, OnSwap};
+use crate::engine::{BrokenVersion, EngineEvent, OnSwap};
 use crate::policy::PolicyError;
 
 /// State that all sessions share.
@@ -25,6 +25,8 @@ pub(super) struct ModelShared {
     pub events: mpsc::Sender<EngineEvent>,
     /// Why the engine ended; `None` while it runs.
     pub ended: watch::Receiver<Option<EngineEnd>>,
+    /// The version whose sessions the engine ended last, until other weights are in use.
+    pub broken: watch::Receiver<Option<BrokenVersion>>,
     pub sessions: AtomicU64,
     pub template: ChatTemplate,
     pub delimiters: ImageDelimiters,

@@ -9,13 +9,15 @@ use furrow_model::cpu::PreparedWeights;
 use furrow_model::kernels::ThreadPool;
 use furrow_model::tokenizer::{Tokenizer, TokenizerError};
 use furrow_model::weights::ModelWeights;
-use furrow_rollout::{WeightsForm, WeightsLink, WeightsOrder};
+use furrow_rollout::{WeightRoots, WeightsForm, WeightsLink, WeightsOrder};
 
 use crate::config::{BackendChoice, ModelConfig};
+use crate::device_faults::delay;
 
 /// Loads the weights that an order names.
 pub(super) struct WeightUpdateLoader {
     checkpoint: PathBuf,
+    roots: WeightRoots,
     /// The device that the engine runs on.
     target: LoadTarget,
     threads: usize,
@@ -48,6 +50,10 @@ pub(super) enum WeightLoadError {
     Tokenizer(#[from] TokenizerError),
     #[error("the tokenizer of {} differs from the job's; start another job for these weights", dir.display())]
     OtherTokenizer { dir: PathBuf },
+    #[error("{why}")]
+    Outside { why: String },
+    #[error("{} cannot be opened", dir.display())]
+    NotFound { dir: PathBuf, source: std::io::Error },
     #[error(
         "the weights of version {version} hash to {found}, not to {expected}: their files changed after \
          publication; publish them again"
@@ -70,15 +76,17 @@ impl WeightUpdateLoader {
             BackendChoice::Cuda(_, options) => LoadTarget::Gpu { stage: options.stage },
         };
         let threads = (config.threads / THREADS_SHARE).max(1);
-        Self { checkpoint: config.checkpoint.clone(), target, threads }
+        Self { checkpoint: config.checkpoint.clone(), roots: config.weight_roots.clone(), target, threads }
     }
 
     /// Opens the weights that the order names, merges them and checks every value. Blocks until
     /// everything is read.
     pub(super) fn load(&self, order: &WeightsOrder) -> Result<LoadedWeights, WeightLoadError> {
+        delay("weights.load");
         let team = ThreadPool::new(self.threads);
         let checkpoint = self.open(&order.links, &team)?;
         let hashes = checkpoint.hashes(&team);
+        checkpoint.check_uncut()?;
         if let Some(expected) = &order.weights_sha256
             && !expected.eq_ignore_ascii_case(&hashes.weights)
         {
@@ -100,6 +108,7 @@ impl WeightUpdateLoader {
     }
 
     fn open(&self, links: &[WeightsLink], team: &ThreadPool) -> Result<Checkpoint, WeightLoadError> {
+        links.iter().try_for_each(|link| self.check_root(Path::new(&link.directory)))?;
         // The last full set overwrites everything before it.
         let first = links.iter().rposition(|link| link.form == WeightsForm::Full);
         let (base, rest) = match first {
@@ -116,6 +125,17 @@ impl WeightUpdateLoader {
             };
         }
         Ok(checkpoint)
+    }
+
+    /// A publication may name a link that leads elsewhere.
+    fn check_root(&self, dir: &Path) -> Result<(), WeightLoadError> {
+        if self.roots == WeightRoots::default() {
+            return Ok(());
+        }
+        let resolved = dir.canonicalize();
+        let resolved =
+            resolved.map_err(|source| WeightLoadError::NotFound { dir: dir.to_owned(), source })?;
+        self.roots.refusal(&resolved).map_or(Ok(()), |why| Err(WeightLoadError::Outside { why }))
     }
 
     /// A checkpoint may lack a tokenizer. With a different one it is a different model.

@@ -31,7 +31,7 @@ pub(super) fn failed(fault: &EngineFault) -> ApiError {
             ApiError::of(400, "invalid_request_error", "context_length_exceeded", message)
         }
         EngineFault::Full { .. } => ApiError::of(503, "server_error", "no_capacity", message),
-        EngineFault::Device(_) | EngineFault::Gone => {
+        EngineFault::Broken(_) | EngineFault::Device(_) | EngineFault::Gone => {
             ApiError::of(503, "server_error", "engine_gone", message)
         }
         EngineFault::NotFinite { .. } | EngineFault::NoPrompt | EngineFault::Refused(_) => {

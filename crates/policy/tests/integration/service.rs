@@ -84,7 +84,7 @@ impl TestStream {
 
     async fn next(&mut self) -> Result<session_response::Event, Status> {
         let message =
-            tokio::time::timeout(Duration::from_secs(10), self.responses.message()).await.unwrap()?;
+            tokio::time::timeout(Duration::from_secs(60), self.responses.message()).await.unwrap()?;
         Ok(message.ok_or_else(|| Status::cancelled("the stream ended"))?.event.unwrap())
     }
 
@@ -212,6 +212,28 @@ async fn messages_out_of_order_are_refused_with_a_reason() {
 }
 
 #[tokio::test]
+async fn settings_that_no_job_can_have_are_refused_by_name() {
+    let worker = worker("random", |file| file.sessions_max = 1).await;
+    type Change = fn(&mut SessionSpec);
+    let changes: [(Change, &str); 6] = [
+        (|session| session.grammar.name = "klingon".into(), "open.session.grammar.name: \"klingon\""),
+        (|session| session.sampling.max_tokens = u32::MAX, "session.sampling.max_tokens"),
+        (|session| session.sampling.max_tokens = 0, "session.sampling.max_tokens"),
+        (|session| session.sampling.temperature = -1.0, "session.sampling.temperature"),
+        (|session| session.sampling.top_p = 0.0, "session.sampling.top_p"),
+        (|session| session.sampling.min_p = f32::NAN, "session.sampling.min_p"),
+    ];
+    for (change, named) in changes {
+        let mut opening = opening(&worker, 1, 0);
+        change(&mut opening.session);
+        let mut stream = begin(&worker, session_request::Event::Open((&opening).into())).await.unwrap();
+        let refused = stream.next().await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{named}: {refused}");
+        assert!(refused.message().contains(named), "{named}: {refused}");
+    }
+}
+
+#[tokio::test]
 async fn one_session_too_many_is_refused_with_advice() {
     let worker = worker("random", |file| file.sessions_max = 1).await;
     let mut first = open(&worker, 1).await;
@@ -232,7 +254,7 @@ async fn draining_takes_nothing_new_and_cuts_what_outlasts_the_grace() {
     worker.stop.cancel();
     let acted = session.observe(0, None).await;
     assert!(acted.is_ok(), "an open session continues during the grace period");
-    let report = tokio::time::timeout(Duration::from_secs(10), worker.done).await.unwrap().unwrap();
+    let report = tokio::time::timeout(Duration::from_secs(60), worker.done).await.unwrap().unwrap();
     assert_eq!(report.cut_off, 1);
     assert_eq!(session.next().await.unwrap_err().code(), Code::Aborted);
 }

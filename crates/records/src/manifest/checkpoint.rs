@@ -67,8 +67,11 @@ fn parse(version: u64, text: &[u8]) -> Option<(String, ManifestSnapshot)> {
     }
     let parsed: CheckpointText<ManifestSnapshot> = serde_json::from_str(body).ok()?;
     let snapshot = parsed.snapshot;
-    let is_sound =
-        parsed.version == version && snapshot.version() == version && snapshot.check_parts().is_ok();
+    let is_sound = parsed.version == version
+        && snapshot.version() == version
+        && snapshot.check_parts().is_ok()
+        && snapshot.replacements_are_newer()
+        && snapshot.ages_are_in_order();
     is_sound.then_some((parsed.commit_sha256, snapshot))
 }
 

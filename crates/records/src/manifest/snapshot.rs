@@ -26,6 +26,9 @@ pub struct ManifestSnapshot {
     /// Those of the newest commits alone.
     shards: BTreeMap<String, NamedShard>,
     has_expired: bool,
+    /// How many rows were removed for good, by table.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    expired_rows: BTreeMap<Table, u64>,
 }
 
 /// A file of the data set.
@@ -34,7 +37,33 @@ pub struct ManifestSnapshot {
 struct ListedFile {
     /// The commit that added it; of a merged file, the newest one that added one of its parts.
     since: u64,
+    /// `None` where an earlier release wrote the checkpoint that lists the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rows: Option<RowAges>,
     file: WrittenFile,
+}
+
+/// How old the rows of a file are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RowAges {
+    /// The oldest commit that added some of them.
+    from: u64,
+    /// When the newest of them were committed, in microseconds since the Unix epoch.
+    at_micros: i64,
+}
+
+/// A file of the data set, and which commits added its rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileAge<'a> {
+    pub file: &'a WrittenFile,
+    /// The oldest of these commits; 0 where that is not known.
+    pub from: u64,
+    /// The newest of them.
+    pub to: u64,
+    /// When that was committed, in microseconds since the Unix epoch; the latest time of all where
+    /// that is not known.
+    pub at_micros: i64,
 }
 
 /// A file that left the data set.
@@ -86,14 +115,37 @@ impl ManifestSnapshot {
         &self.removed
     }
 
+    /// The files of the data set and how old their rows are, by path.
+    pub(crate) fn file_ages(&self) -> impl Iterator<Item = FileAge<'_>> {
+        self.files.values().map(ListedFile::age)
+    }
+
+    /// Whether it is known of every file which commits added its rows. Checkpoints of earlier
+    /// releases do not say so.
+    pub(super) fn knows_ages(&self) -> bool {
+        self.files.values().all(|listed| listed.rows.is_some())
+    }
+
     /// Whether both list the same files, added by the same commits.
     pub(crate) fn lists_same(&self, other: &Self) -> bool {
-        self.version == other.version && self.files == other.files
+        let is_same = |(one, other): (&ListedFile, &ListedFile)| {
+            let ages = one.rows.zip(other.rows).is_none_or(|(one, other)| one == other);
+            one.file == other.file && one.since == other.since && ages
+        };
+        let pairs = self.files.values().zip(other.files.values());
+        self.version == other.version
+            && self.files.len() == other.files.len()
+            && pairs.into_iter().all(is_same)
     }
 
     /// Whether rows were removed for good.
     pub fn has_expired(&self) -> bool {
         self.has_expired
+    }
+
+    /// How many rows of a table were removed for good.
+    pub fn expired_rows(&self, table: Table) -> u64 {
+        self.expired_rows.get(&table).copied().unwrap_or(0)
     }
 
     /// The commit that added a shard, while it is among the newest.
@@ -148,18 +200,24 @@ impl ManifestSnapshot {
     /// Applies the next commit; an inconsistent one leaves everything as it was.
     pub(super) fn apply(&mut self, commit: &Commit) -> Result<(), RecordsError> {
         self.check(commit).map_err(|what| RecordsError::Manifest { version: commit.version, what })?;
-        let mut newest = BTreeMap::new();
+        let mut merged: BTreeMap<Table, (u64, Option<RowAges>)> = BTreeMap::new();
         for path in &commit.removed {
-            let Some(ListedFile { file, since }) = self.files.remove(path) else { continue };
-            newest.entry(file.table).and_modify(|at: &mut u64| *at = since.max(*at)).or_insert(since);
+            let Some(ListedFile { file, since, rows }) = self.files.remove(path) else { continue };
+            let sum = merged.entry(file.table).or_insert((since, rows));
+            *sum = (sum.0.max(since), sum.1.zip(rows).map(RowAges::of_both));
+            if commit.op == Op::Expire {
+                let expired = self.expired_rows.entry(file.table).or_default();
+                *expired = expired.saturating_add(file.rows);
+            }
             let into = commit.files.iter().find(|new| new.table == file.table).map(|new| new.path.clone());
             let at_micros = commit.created_at_micros;
             self.removed.insert(path.clone(), RemovedFile { by: commit.version, at_micros, into, file });
         }
         for file in commit.files.clone() {
             // A merged file has the rows of its parts, and no newer ones.
-            let since = newest.get(&file.table).copied().unwrap_or(commit.version);
-            self.files.insert(file.path.clone(), ListedFile { since, file });
+            let new = RowAges { from: commit.version, at_micros: commit.created_at_micros };
+            let (since, rows) = merged.get(&file.table).copied().unwrap_or((commit.version, Some(new)));
+            self.files.insert(file.path.clone(), ListedFile { since, rows, file });
         }
         let named = NamedShard { version: commit.version, files: commit.files.clone() };
         self.shards.insert(commit.txn.shard_id.clone(), named);
@@ -195,6 +253,25 @@ impl ManifestSnapshot {
         self.shards.values().flat_map(|named| &named.files).try_for_each(check_file)
     }
 
+    /// Whether the commits that added a file's rows are in their order, and none is newer than the
+    /// newest.
+    pub(super) fn ages_are_in_order(&self) -> bool {
+        let in_order = |listed: &ListedFile| {
+            let from = listed.rows.map_or(listed.since, |rows| rows.from);
+            from <= listed.since && listed.since <= self.version
+        };
+        self.files.values().all(in_order)
+    }
+
+    /// Whether each file was removed before the file that replaced it, as commits do: otherwise
+    /// what replaced what could go in a circle.
+    pub(super) fn replacements_are_newer(&self) -> bool {
+        self.removed.values().all(|removed| {
+            let next = removed.into.as_ref().and_then(|path| self.removed.get(path));
+            next.is_none_or(|next| removed.by < next.by)
+        })
+    }
+
     pub(super) fn check(&self, commit: &Commit) -> Result<(), InvalidCommit> {
         if commit.version != self.version + 1 {
             return Err(InvalidCommit::Gap { newest: self.version });
@@ -224,6 +301,19 @@ impl ManifestSnapshot {
         let before = rows_by_table(removed);
         let after = rows_by_table(&commit.files);
         if before == after { Ok(()) } else { Err(InvalidCommit::OtherRows { before, after }) }
+    }
+}
+
+impl ListedFile {
+    fn age(&self) -> FileAge<'_> {
+        let RowAges { from, at_micros } = self.rows.unwrap_or(RowAges { from: 0, at_micros: i64::MAX });
+        FileAge { file: &self.file, from, to: self.since, at_micros }
+    }
+}
+
+impl RowAges {
+    fn of_both((one, other): (Self, Self)) -> Self {
+        Self { from: one.from.min(other.from), at_micros: one.at_micros.max(other.at_micros) }
     }
 }
 

@@ -19,10 +19,14 @@ pub(super) fn path_of(folder: &str, version: u64) -> Path {
     Path::from(format!("{folder}/{version:020}.json"))
 }
 
+/// Numbers from here on are none of a manifest's: those after them could not be counted.
+const VERSIONS_END: u64 = u64::MAX / 2;
+
 /// The number in the name of such a file.
 pub(super) fn version_of(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".json")?;
-    (digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit())).then(|| digits.parse().ok())?
+    let is_number = digits.len() == 20 && digits.bytes().all(|b| b.is_ascii_digit());
+    digits.parse().ok().filter(|version| is_number && *version < VERSIONS_END)
 }
 
 /// Numbers of the files in a folder. Other names are ignored.

@@ -107,6 +107,12 @@ impl StoredCommits {
         self.base.version()
     }
 
+    /// Whether it is known of every file of the checkpoint which commits added its rows. One of an
+    /// earlier release does not say so.
+    pub fn knows_ages(&self) -> bool {
+        self.base.knows_ages()
+    }
+
     /// Whether a commit named a file, as far as the file still belongs to the data set.
     pub fn name(&self, path: &str) -> bool {
         let commits = self.commits.values().filter_map(|commit| commit.as_ref().ok());

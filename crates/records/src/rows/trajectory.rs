@@ -7,7 +7,9 @@ use furrow_rollout::{
 };
 
 use super::error::RowError;
-use super::values::{ancestry, elapsed, end, extension, micros, policy_kind, size, split, status, to_i16};
+use super::values::{
+    ancestry, elapsed, end, extension, micros, policy_kind, size, split, status, to_i16, walls_level,
+};
 use crate::cell::TimestampMicros;
 use crate::schema::{
     EnvironmentCell, EvidenceCell, HashesCell, ImageCell, OutcomeCell, ScoreCell, SessionCell, TaskCell,
@@ -71,7 +73,7 @@ impl TrajectoryRow {
             steps: self.num_steps.cast_unsigned(),
             last_outcome: self.last_outcome.map(OutcomeCell::into_domain).transpose()?,
             timing: TimeSplit::from(&self.timing.worker()),
-            environment: self.environment.into(),
+            environment: self.environment.into_domain()?,
         };
         let reward = self.reward;
         if reward.is_some() && self.score.is_none() {
@@ -170,22 +172,24 @@ impl From<&EnvironmentFingerprint> for EnvironmentCell {
             timezone: environment.timezone.clone(),
             viewport_width: environment.viewport.map(|size| size.width.cast_signed()),
             viewport_height: environment.viewport.map(|size| size.height.cast_signed()),
+            walls: environment.walls.map(|level| level.as_str().into()),
         }
     }
 }
 
-impl From<EnvironmentCell> for EnvironmentFingerprint {
-    fn from(cell: EnvironmentCell) -> Self {
-        Self {
-            worker: cell.worker,
-            browser: cell.browser,
-            sandbox: cell.sandbox,
-            locale: cell.locale,
-            timezone: cell.timezone,
-            viewport: cell
+impl EnvironmentCell {
+    fn into_domain(self) -> Result<EnvironmentFingerprint, RowError> {
+        Ok(EnvironmentFingerprint {
+            worker: self.worker,
+            browser: self.browser,
+            sandbox: self.sandbox,
+            locale: self.locale,
+            timezone: self.timezone,
+            viewport: self
                 .viewport_width
-                .zip(cell.viewport_height)
+                .zip(self.viewport_height)
                 .map(|(width, height)| size(width, height)),
-        }
+            walls: self.walls.as_deref().map(walls_level).transpose()?,
+        })
     }
 }

@@ -3,6 +3,7 @@
 
 use furrow_rollout::{
     EndKind, Id, IdKind, ImageFormat, PolicyKind, Size, Split, TrajectoryAncestry, TrajectoryStatus,
+    WallsLevel,
 };
 
 use super::error::RowError;
@@ -73,6 +74,10 @@ pub(super) fn status(text: &str) -> Result<TrajectoryStatus, RowError> {
             .find(|status| status.as_str() == text)
     };
     parse_text("status", text, parse)
+}
+
+pub(super) fn walls_level(text: &str) -> Result<WallsLevel, RowError> {
+    parse_text("environment.walls", text, WallsLevel::parse)
 }
 
 pub(super) fn end(text: &str) -> Result<EndKind, RowError> {

@@ -28,6 +28,18 @@ impl GroupTally {
         }
     }
 
+    /// Whether trajectories of the group are missing and none is too many: what is left where some
+    /// have expired.
+    pub(super) fn is_part_of(&self, group: &GroupRecord) -> bool {
+        let scored = self.rewards.len() as u64;
+        let counted = |end: &String| group.failed.get(end).copied().unwrap_or(0);
+        let is_within =
+            scored <= u64::from(group.valid) && self.failed.iter().all(|(end, count)| *count <= counted(end));
+        let is_short = scored < u64::from(group.valid)
+            || group.failed.iter().any(|(end, count)| self.failed.get(end).is_none_or(|has| has < count));
+        is_within && is_short
+    }
+
     pub(super) fn compare(&self, group: &GroupRecord) -> Vec<(VerifyCheck, String)> {
         let mut problems = Vec::new();
         let mut differ = |check, name: &str, says: String, has: String| {

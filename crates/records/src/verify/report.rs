@@ -22,6 +22,24 @@ pub struct VerifyReport {
     pub breaches: Vec<RuleBreach>,
     /// Findings that are not breaches but should be known.
     pub warnings: Vec<VerifyWarning>,
+    /// What was removed for good; absent where nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expired: Option<ExpiredCounts>,
+}
+
+/// What retention removed from a data set, and what it left without its other rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct ExpiredCounts {
+    /// Rows of the table `trajectories`.
+    pub trajectories: u64,
+    /// Rows of the table `steps`.
+    pub steps: u64,
+    /// Groups whose row is there, and not all of their trajectories.
+    pub groups_cut: u64,
+    /// Steps of failed trajectories whose trajectory's row has expired.
+    pub failed_steps_left: u64,
+    /// Later scores of trajectories that have expired.
+    pub scores_left: u64,
 }
 
 /// Amounts of what was checked.
@@ -171,6 +189,7 @@ impl VerifyReport {
             breaches_total: 0,
             breaches: Vec::new(),
             warnings: Vec::new(),
+            expired: None,
         }
     }
 

@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use furrow_records::fixtures::data_set::{commit_group, open};
 use furrow_records::{
-    CommitDraft, CommitOutcome, DataSet, Manifest, Op, StoredCommits, Table, VerifyCheck, WrittenFile, verify,
+    CommitDraft, CommitOutcome, DataSet, Manifest, Op, StoredCommits, Table, VerifyCheck, WrittenFile, hex,
+    verify,
 };
 use furrow_rollout::Id;
 use futures::executor::block_on;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 fn file(table: &str, shard: u64) -> WrittenFile {
     let path = format!("{table}/s{shard}.parquet");
@@ -115,6 +118,30 @@ fn a_damaged_checkpoint_is_passed_over() {
     assert_eq!(begins_at(dir.path()), 0);
 }
 
+/// Files that replaced each other would be followed without end.
+#[test]
+fn a_checkpoint_whose_replacements_go_in_a_circle_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    grown(dir.path(), 1_010);
+    let newest = checkpoint(dir.path(), 1_000);
+    let text = fs::read_to_string(&newest).unwrap();
+    for (other, begins) in [(5, 1_000), (4, 0), (3, 0)] {
+        let mut body: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        for (name, into, by) in [("x", "y", 4), ("y", "x", other)] {
+            let path = |name: &str| format!("steps/{name}.parquet");
+            let sha256 = "0".repeat(64);
+            let file = json!({"table": "steps", "path": path(name), "rows": 1, "bytes": 1, "sha256": sha256});
+            // Of the one that a commit can have made, the other was removed for good.
+            let into = (other < 5 || name == "x").then(|| path(into));
+            body["snapshot"]["removed"][path(name)] =
+                json!({"by": by, "at_micros": 1, "into": into, "file": file});
+        }
+        let body = body.to_string();
+        fs::write(&newest, format!("{body}\n{}\n", hex(&Sha256::digest(&body)))).unwrap();
+        assert_eq!(begins_at(dir.path()), begins, "{other}");
+    }
+}
+
 #[test]
 fn a_gap_behind_a_checkpoint_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -186,7 +213,7 @@ fn verify_compares_the_checkpoint_with_the_commits() {
     let path = checkpoint(dir.path(), 1_000);
     let text = fs::read_to_string(&path).unwrap();
     let body = text.lines().next().unwrap().replacen("steps/s1000.parquet", "steps/s1001.parquet", 8);
-    let sha256 = furrow_records::hex(&<sha2::Sha256 as sha2::Digest>::digest(&body));
+    let sha256 = hex(&Sha256::digest(&body));
     fs::write(&path, format!("{body}\n{sha256}\n")).unwrap();
     let report = verify(dir.path()).unwrap();
     let found: Vec<_> = report.breaches.iter().map(|breach| breach.check).collect();

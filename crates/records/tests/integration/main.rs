@@ -6,6 +6,7 @@ mod checkpoint;
 mod earlier;
 mod manifest;
 mod merge;
+mod retention;
 mod round_trip;
 mod row_sizes;
 mod shard;

@@ -89,6 +89,8 @@ fn a_merged_data_set_holds_the_same_rows() {
     assert_eq!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().removed.len(), 5);
     assert!(merge::retire(dir.path(), snapshot, now + 60_000_000, grace).unwrap().removed.is_empty());
     assert!(verify(dir.path()).unwrap().is_sound());
+    let late = before.steps().find_map(Result::err).unwrap();
+    assert!(matches!(late, RecordsError::LeftDataSet { .. }), "{late}");
     assert!(plan(&manifest, &config(1 << 20, 2)).is_empty());
 }
 
@@ -185,7 +187,7 @@ fn what_does_not_fit_is_refused() {
     let shard = fixtures::plan(dir.path(), "m");
     let other = ShardPlan { run_id: Id::new("other").unwrap(), ..shard.clone() };
     check(other.clone(), &plan, "different runs");
-    check(shard.clone(), &MergePlan { schema_version: 2, ..plan.clone() }, "has schema version 3, not 2");
+    check(shard.clone(), &MergePlan { schema_version: 2, ..plan.clone() }, "has schema version 4, not 2");
     check(shard.clone(), &MergePlan { schema_version: 99, ..plan.clone() }, "does not know");
     let part = &plan.parts[0];
     let schema = |run_id| merge::mergeable_schema(dir.path(), run_id, part);

@@ -10,7 +10,7 @@ use furrow_rollout::{
     GroupRecord, GroupStatistics, Id, IdKind, ImageFormat, Mark, Observation, ObservationSpec, PageClock,
     PageHooks, PolicyHashes, PolicyKind, PolicyReply, SamplingParams, Score, ScoreComponent, Screenshot,
     SessionSpec, Size, Split, StepRecord, Task, TimeSplit, TokenTrace, TrajectoryAncestry, TrajectoryEnding,
-    TrajectoryRecord, TrajectoryStatus,
+    TrajectoryRecord, TrajectoryStatus, WallsLevel,
 };
 use furrow_testkit::generators;
 use proptest::collection::{btree_map, vec};
@@ -245,14 +245,16 @@ fn ending() -> impl Strategy<Value = TrajectoryEnding> {
             probe_json,
         },
     );
-    let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size())).prop_map(
-        |(worker, browser, sandbox, locale, timezone, viewport)| EnvironmentFingerprint {
+    let walls = option::of(select(&WallsLevel::ALL[..]));
+    let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size()), walls).prop_map(
+        |(worker, browser, sandbox, locale, timezone, viewport, walls)| EnvironmentFingerprint {
             worker,
             browser,
             sandbox,
             locale,
             timezone,
             viewport,
+            walls,
         },
     );
     let end = select(&EndKind::ALL[..]);

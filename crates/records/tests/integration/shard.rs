@@ -105,7 +105,7 @@ fn a_file_says_where_it_comes_from() {
     let footer = footer(&dir.path().join(&files[0].path));
     let pairs = footer.file_metadata().key_value_metadata().unwrap();
     let value = |key: &str| pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.clone());
-    assert_eq!(value("furrow.schema_version").as_deref(), Some("3"));
+    assert_eq!(value("furrow.schema_version").as_deref(), Some("4"));
     assert_eq!(value("furrow.run_id").as_deref(), Some("test"));
     assert_eq!(value("furrow.shard_id").as_deref(), Some("s"));
     assert_eq!(value("furrow.table").as_deref(), Some("trajectories"));

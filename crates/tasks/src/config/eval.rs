@@ -79,6 +79,7 @@ impl EvalFile {
             sources,
             http_hosts: Vec::new(),
             hooks: Vec::new(),
+            secrets: Vec::new(),
         };
         let every_versions = self.every_versions;
         let hold_millis = self.hold_millis;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use furrow_rollout::{EndKind, GroupRecord, Id, Run, Score, Shard, TrajectoryAncestry};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{cut, log_event};
 use crate::labels::{Label, PauseReason, WorkerKind};
@@ -74,7 +74,7 @@ pub struct AssignmentLeased<'a> {
     pub task_id: &'a str,
 }
 
-/// A lease was revoked; its token is stale from now on.
+/// A lease was revoked; its token and its secret are refused from now on.
 #[derive(Debug)]
 pub struct LeaseLost<'a> {
     pub of: &'a TrajectoryAncestry,
@@ -83,7 +83,7 @@ pub struct LeaseLost<'a> {
     pub worker: &'a str,
 }
 
-/// A call was refused because its token is stale.
+/// A call was refused because its caller does not hold the lease that it names.
 #[derive(Debug)]
 pub struct CallFenced<'a> {
     pub of: &'a TrajectoryAncestry,
@@ -91,6 +91,8 @@ pub struct CallFenced<'a> {
     pub token: u64,
     /// Name of the call, such as `record_step`.
     pub call: &'static str,
+    /// What is wrong, such as `other secret`; the caller does not learn it.
+    pub why: &'static str,
 }
 
 /// A call repeated what was already durable; it was acknowledged again.
@@ -156,6 +158,14 @@ pub struct EvaluationBegun {
     pub problems: u64,
 }
 
+/// The weights of a version are broken on every worker that runs it.
+#[derive(Debug)]
+pub struct VersionWithdrawn<'a> {
+    pub version: i32,
+    /// What the workers found.
+    pub reason: &'a str,
+}
+
 /// The evaluation of a version is over. `furrow report` computes intervals and pass@k.
 #[derive(Debug)]
 pub struct EvaluationEnded<'a> {
@@ -181,6 +191,23 @@ pub struct ShardCommitted<'a> {
     /// For each of its trajectories, the time from its end to the commit.
     pub delays: &'a [Duration],
     /// Bytes of its files.
+    pub bytes: u64,
+}
+
+/// The oldest rows are no longer part of the data set. Their files leave the disk later.
+#[derive(Debug)]
+pub struct RowsExpired {
+    /// The manifest commit that removes them.
+    pub version: u64,
+    /// The newest commit whose rows they are.
+    pub up_to: u64,
+    /// Rows of the table `trajectories`.
+    pub trajectories: u64,
+    /// Rows of the table `steps`.
+    pub steps: u64,
+    /// Files of all tables.
+    pub files: u64,
+    /// Bytes of these files.
     pub bytes: u64,
 }
 
@@ -290,7 +317,8 @@ impl LeaseLost<'_> {
 
 impl CallFenced<'_> {
     pub fn emit(self) {
-        log_event!(warn, CALL_FENCED, self.of, "stale token refused", token = self.token, call = self.call);
+        let Self { of, token, call, why } = self;
+        log_event!(warn, CALL_FENCED, of, "call without its lease refused", token, call, why);
         process_metrics().calls_fenced.add(1);
     }
 }
@@ -372,6 +400,14 @@ impl EvaluationBegun {
     }
 }
 
+impl VersionWithdrawn<'_> {
+    pub fn emit(self) {
+        let Self { version, reason } = self;
+        error!(event = event::VERSION_WITHDRAWN, version, reason, "version withdrawn");
+        process_metrics().versions_withdrawn.add(1);
+    }
+}
+
 impl EvaluationEnded<'_> {
     pub fn emit(self) {
         let Self { version, problems, drawn, scored, succeeded, cut } = self;
@@ -423,6 +459,24 @@ impl ShardCommitted<'_> {
         figures.committed.add(trajectories);
         figures.committed_bytes.add(self.bytes);
         self.delays.iter().for_each(|delay| figures.commit_micros.record(micros(*delay)));
+    }
+}
+
+impl RowsExpired {
+    pub fn emit(self) {
+        info!(
+            event = event::ROWS_EXPIRED,
+            version = self.version,
+            up_to = self.up_to,
+            trajectories = self.trajectories,
+            steps = self.steps,
+            files = self.files,
+            bytes = self.bytes,
+            "the oldest rows expired"
+        );
+        let figures = process_metrics();
+        figures.expired.add(self.trajectories);
+        figures.expired_bytes.add(self.bytes);
     }
 }
 

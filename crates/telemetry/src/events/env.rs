@@ -71,6 +71,8 @@ pub struct ChromiumSelfTest<'a> {
     pub product: &'a str,
     /// Whether the renderer's sandbox is on.
     pub sandbox: bool,
+    /// How far browsers are shut off from the machine: `basic`, `namespaces` or `full`.
+    pub walls: &'a str,
     /// Time the test took.
     pub micros: u64,
     /// What failed; the worker then does not register.
@@ -235,10 +237,12 @@ impl ChromiumSelfTest<'_> {
     pub fn emit(self) {
         let event = event::CHROMIUM_SELF_TEST;
         let passed = self.problem.is_none();
-        let Self { product, sandbox, micros, problem } = self;
+        let Self { product, sandbox, walls, micros, problem } = self;
         match passed {
-            true => info!(event, product, sandbox, micros, passed, "browser self-test passed"),
-            false => warn!(event, product, sandbox, micros, passed, problem, "browser self-test failed"),
+            true => info!(event, product, sandbox, walls, micros, passed, "browser self-test passed"),
+            false => {
+                warn!(event, product, sandbox, walls, micros, passed, problem, "browser self-test failed");
+            }
         }
     }
 }

@@ -215,6 +215,13 @@ const ALERTS: &[[&str; 5]] = &[
         "A worker's registration was refused: usually its version differs from the coordinator's.",
     ],
     [
+        "FurrowVersionWithdrawn",
+        "sum(increase(furrow_rollout_versions_withdrawn_total[10m])) > 0",
+        "0m",
+        "critical",
+        "Weights were withdrawn because their logits are not finite: stop the trainer that made them, or check the GPU.",
+    ],
+    [
         "FurrowPanicked",
         "sum(increase(furrow_process_panics_total[10m])) > 0",
         "0m",

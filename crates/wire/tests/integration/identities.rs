@@ -1,13 +1,12 @@
 //! Servers with identities: who is let in, and which calls of whom pass.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use furrow_identity::{Authority, Validity};
 use furrow_wire::v1::coordinator_service_client::CoordinatorServiceClient;
 use furrow_wire::{
-    Channel, Code, Connector, Identity, LinkTimeouts, PeerRole, Status, TcpConnector, TlsConnector, accept,
-    authorized_server, v1, with_health_and_reflection,
+    Channel, Code, Connector, Identity, LinkTimeouts, PeerRole, Revocations, Status, TcpConnector,
+    TlsConnector, accept, authorized_server, serve, v1, with_health_and_reflection,
 };
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
@@ -35,20 +34,20 @@ impl Fixture {
     /// answered with `Unimplemented`.
     async fn serve(&self, role: PeerRole) -> String {
         let identity = self.authority("run").issue(role, "server").unwrap();
-        let server = authorized_server(LinkTimeouts::default(), Some(&identity)).unwrap();
+        let server = authorized_server(LinkTimeouts::default(), Some(&identity), &Revocations::default());
         let router = with_health_and_reflection::<HealthServer<HealthService>>(server).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(router.serve_with_incoming(accept(listener)));
+        tokio::spawn(serve(router, accept(listener), Some(identity), std::future::pending()));
         address
     }
 }
 
 fn channel(identity: Identity, to: PeerRole, address: &str) -> Channel {
-    TlsConnector::new(Arc::new(identity)).channel(to, address).unwrap()
+    TlsConnector::new(identity).channel(to, address).unwrap()
 }
 
-/// Every method of the protocol.
+/// Every method of the protocol but that of enrolment, which is served alone.
 fn methods() -> Vec<String> {
     let set = FileDescriptorSet::decode(v1::DESCRIPTORS).unwrap();
     let mut methods = Vec::new();
@@ -58,10 +57,11 @@ fn methods() -> Vec<String> {
             methods.extend(paths.map(|name| format!("/{}.{}/{name}", file.package(), service.name())));
         }
     }
+    methods.retain(|path| !path.contains("EnrolmentService"));
     methods
 }
 
-async fn call(channel: &Channel, path: &str) -> Status {
+pub(crate) async fn call(channel: &Channel, path: &str) -> Status {
     let mut client = tonic::client::Grpc::new(channel.clone());
     if let Err(error) = client.ready().await {
         return Status::from_error(error.into());
@@ -165,7 +165,7 @@ async fn health_and_reflection_answer_known_peers() {
 /// A test's server has no identity and lets everyone in, so that tests can speak for any worker.
 #[tokio::test]
 async fn a_server_without_identity_lets_every_call_through() {
-    let server = authorized_server(LinkTimeouts::default(), None).unwrap();
+    let server = authorized_server(LinkTimeouts::default(), None, &Revocations::default());
     let router = with_health_and_reflection::<HealthServer<HealthService>>(server).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();

@@ -156,14 +156,16 @@ fn ending() -> impl Strategy<Value = TrajectoryEnding> {
             probe_json,
             findings_json,
         });
-    let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size())).prop_map(
-        |(worker, browser, sandbox, locale, timezone, viewport)| EnvironmentFingerprint {
+    let walls = option::of(prop::sample::select(&WallsLevel::ALL[..]));
+    let environment = (text(), text(), any::<bool>(), text(), text(), option::of(size()), walls).prop_map(
+        |(worker, browser, sandbox, locale, timezone, viewport, walls)| EnvironmentFingerprint {
             worker,
             browser,
             sandbox,
             locale,
             timezone,
             viewport,
+            walls,
         },
     );
     (
@@ -226,18 +228,22 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             },
             instructions,
         });
-    (task, files(), session, any::<u64>(), any::<u64>(), text(), any::<u32>(), any::<u32>()).prop_map(
-        |(task, files, session, token, lease_millis, policy_address, sample_index, attempt)| {
+    let secret = any::<[u8; LEASE_SECRET_BYTES]>().prop_map(LeaseSecret::new);
+    let lease = (any::<u64>(), secret, any::<u64>());
+    (task, files(), session, lease, text(), any::<u32>(), any::<u32>()).prop_map(
+        |(task, files, session, (token, secret, lease_millis), policy_address, sample_index, attempt)| {
             let run_id = Id::new("run-1").unwrap();
             let group_id = Id::nth(&run_id, 7);
             let trajectory_id = Id::attempt(&group_id, sample_index, attempt);
             Assignment {
                 ancestry: TrajectoryAncestry { run_id, group_id, sample_index, attempt, trajectory_id },
                 token,
+                secret,
                 lease_millis,
                 task,
                 files,
                 checks: checks(),
+                secrets: vec!["SHOP_PASSWORD".into(), "PIN2".into()],
                 session,
                 policy_address,
             }

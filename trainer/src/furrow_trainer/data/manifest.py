@@ -4,7 +4,9 @@ Commits are numbered in their order, without gaps, and are never rewritten. A re
 stops at the first number that is not there reads each row once, whole. A `replace` commit puts a merged file
 in the place of small ones with the same rows: a reader that follows the run has read those, and skips the
 merged one. The parts move to `data/replaced/` and are removed later; their rows are then in the merged file,
-part after part in the order in which the commit names them.
+part after part in the order in which the commit names them. An `expire` commit removes the oldest rows for
+good (`records.retention_bytes`, `records.retention_hours` of the farm's job); their files, too, stay in
+`data/replaced/` for a while.
 
 A file of `data/checkpoints/` is the data set after one commit: a reader that has done everything up to a
 later commit begins there. Its first line is JSON, its second one the SHA-256 of the first. It is a copy of
@@ -30,8 +32,9 @@ COMMIT_FILES_MAX = 10_000
 TABLES = ("trajectories", "steps", "failed_steps", "groups", "scores")
 OPS = ("append", "replace", "expire")
 # Columns are only ever added, and every version is read: what an older file lacks is null.
-SCHEMA_VERSION_MAX = 3
+SCHEMA_VERSION_MAX = 4
 
+_COMMIT = re.compile(r"[0-9]{20}\.json")
 _PATH = re.compile(r"(?P<table>[a-z_]+)/[A-Za-z0-9._-]+\.parquet")
 
 
@@ -83,7 +86,7 @@ class Manifest:
         self._commits: dict[int, Commit] = {}
         self._files: dict[str, DataFile] = {}
         self._replaced_by: dict[str, tuple[str, int]] = {}
-        self._expired: set[str] = set()
+        self._expired: dict[str, int] = {}
         self._removed: deque[tuple[int, str]] = deque()
 
     def commit(self, version: int) -> Commit:
@@ -95,7 +98,7 @@ class Manifest:
         one."""
         folder = self.data_dir / "checkpoints"
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        found = [int(name[:20]) for name in names if re.fullmatch(r"[0-9]{20}\.json", name)]
+        found = [int(name[:20]) for name in names if _COMMIT.fullmatch(name)]
         for number in sorted((number for number in found if number <= version), reverse=True):
             checkpoint = _checkpoint(self.data_dir, number)
             if checkpoint is not None:
@@ -112,7 +115,7 @@ class Manifest:
             _, path = self._removed.popleft()
             self._files.pop(path, None)
             self._replaced_by.pop(path, None)
-            self._expired.discard(path)
+            self._expired.pop(path, None)
 
     def read_next(self) -> Commit | None:
         """Reads the next commit; `None` while there is none. A malformed one raises a DataError at every
@@ -134,6 +137,19 @@ class Manifest:
         """Reads all commits that are there now."""
         while (commit := self.read_next()) is not None:
             yield commit
+
+    def newest(self) -> int:
+        """Number of the newest commit that is there, read or not; 0 before the first."""
+        names = (path.name for path in (self.data_dir / "manifest").iterdir())
+        return max((int(name[:20]) for name in names if _COMMIT.fullmatch(name)), default=0)
+
+    def expired_by(self, file: DataFile) -> int | None:
+        """The commit after which the rows of a file were no longer part of the data set, among those that
+        were read; `None` where there is none."""
+        path = file.path
+        while path not in self._expired and path in self._replaced_by:
+            path, _ = self._replaced_by[path]
+        return self._expired.get(path)
 
     def pieces(self, file: DataFile, verify: bool = False) -> list[Piece] | None:
         """Where the rows of a file are now: in it, in `replaced/`, or in the file that replaced it. `None`:
@@ -168,7 +184,7 @@ class Manifest:
         if commit.op == "replace":
             self._note_replaced(path, commit)
         elif commit.op == "expire":
-            self._expired.update(commit.removed)
+            self._expired.update(dict.fromkeys(commit.removed, commit.version))
         self._files.update({file.path: file for file in commit.files})
         self._removed.extend((commit.version, removed) for removed in commit.removed)
         self._commits[commit.version] = commit

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DataError
+from ..errors import DataError, ExpiredError
 from . import rows
 from .cursor import Cursor
 from .manifest import Commit, DataFile, Manifest, Piece
@@ -32,6 +32,11 @@ POLL_SECONDS = 0.2
 RELEASE_EVERY = 100
 # The split of what `[eval]` collects.
 EVALUATION = "eval"
+# The error of a reader whose rows have gone.
+EXPIRED = (
+    "the farm removes the oldest rows (records.retention_bytes, records.retention_hours of its job); raise "
+    "the key, or go on behind them with skip_expired (data.skip_expired)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,7 @@ class _Open:
 
     first: int
     last: int
+    scored: int = 0
     row: GroupRow | None = None
     locations: list[_StepLocation] = field(default_factory=list)
 
@@ -115,6 +121,9 @@ class Reader:
         rank: this reader's number, from 0.
         world: how many share the run.
         verify: compare each file with the manifest's SHA-256 before it is read.
+        skip_expired: leave out rows that the farm removed before they were read, and groups that lack
+            trajectories for it. Without it they end the reading with an ExpiredError, unless they were gone
+            before a reader without a cursor began.
 
     Raises:
         DataError: when the cursor is of another run, another rank or another number of readers.
@@ -128,6 +137,7 @@ class Reader:
         rank: int = 0,
         world: int = 1,
         verify: bool = False,
+        skip_expired: bool = False,
     ) -> None:
         if not 0 <= rank < world:
             raise ValueError(f"rank {rank} of {world} readers")
@@ -139,6 +149,8 @@ class Reader:
         """Scored trajectories outside of evaluations in groups of which none is wanted: the farm collected
         them, and no caller gets them."""
         self._verify = verify
+        self._skip_expired = skip_expired
+        self._has_skipped = False
         self._rank, self._world = rank, world
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._ready: deque[Group] = deque()
@@ -147,6 +159,9 @@ class Reader:
         self._cache = _RowGroups()
         self._scanned = 0
         self._earlier: dict[str, int | None] = {}
+        is_first = cursor is None or cursor == Cursor(rank=cursor.rank, world=cursor.world)
+        # What expired up to this commit was promised to no reader.
+        self._begun_at = self.manifest.newest() if is_first else 0
         self._resume(cursor or Cursor(rank=rank, world=world))
 
     def _resume(self, cursor: Cursor) -> None:
@@ -207,7 +222,7 @@ class Reader:
         location = self._locations[trajectory.trajectory_id]
         pieces = self.manifest.pieces(location.file)
         if pieces is None:
-            raise DataError(f"the steps of {trajectory.trajectory_id} expired while its group was in use")
+            raise ExpiredError(f"the steps of {trajectory.trajectory_id} have expired: {EXPIRED}")
         found: list[Step] = []
         for piece in pieces:
             found += self._cache.steps(
@@ -251,14 +266,20 @@ class Reader:
             return
         self._scan_trajectories(commit)
         file = commit.file("groups")
-        for row in rows.group_rows(self._table(file, rows.GROUP_COLUMNS)) if file else []:
+        table = self._table(file, rows.GROUP_COLUMNS) if file else None
+        for row in rows.group_rows(table) if table else []:
             if not self._is_mine(row.group_id, commit.version):
                 continue
             self.counts["groups"] += 1
             group = self._open.setdefault(row.group_id, _Open(commit.version, commit.version))
             group.row, group.last = row, commit.version
             group.locations.sort(key=lambda location: location.trajectory.sample_index)
-            if group.locations:
+            if self._has_skipped and group.scored < row.valid:
+                # Its rewards alone would mislead a comparison.
+                self.counts["groups left out: trajectories have expired"] += 1
+                self.discarded += 0 if row.split == EVALUATION else row.valid
+                self._close(row.group_id)
+            elif group.locations:
                 self._ready.append(Group(row, tuple(location.trajectory for location in group.locations)))
             else:
                 self.counts["groups left out: no trajectory is wanted"] += 1
@@ -269,13 +290,17 @@ class Reader:
         file = commit.file("trajectories")
         if file is None:
             return
+        table = self._table(file, rows.TRAJECTORY_COLUMNS)
         steps_file = commit.file("steps")
         ranges = self._ranges(steps_file) if steps_file else {}
-        for trajectory in rows.trajectories(self._table(file, rows.TRAJECTORY_COLUMNS)):
+        if table is None or ranges is None:
+            return
+        for trajectory in rows.trajectories(table):
             if not self._is_mine(trajectory.group_id, commit.version):
                 continue
             group = self._open.setdefault(trajectory.group_id, _Open(commit.version, commit.version))
             group.last = commit.version
+            group.scored += trajectory.status == "scored"
             found = ranges.get(trajectory.trajectory_id)
             flags = (found.rl, found.sft) if found else (False, False)
             self.counts["trajectories"] += 1
@@ -290,8 +315,10 @@ class Reader:
             group.locations.append(location)
             self._locations[trajectory.trajectory_id] = location
 
-    def _ranges(self, file: DataFile) -> dict[str, _Range]:
+    def _ranges(self, file: DataFile) -> dict[str, _Range] | None:
         table = self._table(file, ["trajectory_id", "trainable_rl", "trainable_sft"])
+        if table is None:
+            return None
         names, rl, sft = (
             table.column(name).to_pylist() for name in ("trajectory_id", "trainable_rl", "trainable_sft")
         )
@@ -305,13 +332,19 @@ class Reader:
             found.sft |= sft[index]
         return ranges
 
-    def _table(self, file: DataFile, columns: list[str]) -> pa.Table:
-        """Some columns of a file as it was appended, wherever its rows are now; no rows where they have
-        expired."""
+    def _table(self, file: DataFile, columns: list[str]) -> pa.Table | None:
+        """Some columns of a file as it was appended, wherever its rows are now; `None` where they have
+        expired and may be left out."""
         pieces = self.manifest.pieces(file, self._verify)
         if pieces is None:
+            by = self.manifest.expired_by(file)
+            if not self._skip_expired and (by is None or by > self._begun_at):
+                raise ExpiredError(
+                    f"{file.path} expired with commit {by}, before this reader had read it: {EXPIRED}"
+                )
+            self._has_skipped = True
             self.counts["files expired before they were read"] += 1
-            return pa.table({name: [] for name in columns})
+            return None
         tables = []
         for piece in pieces:
             names = pq.read_schema(piece.path).names

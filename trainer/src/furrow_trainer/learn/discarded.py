@@ -106,12 +106,14 @@ def command_for(publish: PublishSection) -> tuple[str, ...]:
     for name in ("--run", "--coordinator"):
         target = _option(rest, name)
         if target is not None:
+            identity = _option(rest, "--identity")
             return (
                 *program,
                 "discarded",
                 "{count}",
                 name,
                 target,
+                *(("--identity", identity) if identity is not None else ()),
                 "--rank",
                 "{rank}",
                 "--world",

@@ -125,7 +125,13 @@ class Trainer:
         """A reader that follows the run from the state's cursor."""
         data = self.config.data
         return Reader(
-            data.run_dir, data.choice(trainable), self.state.cursor, data.rank, data.world, data.verify
+            data.run_dir,
+            data.choice(trainable),
+            self.state.cursor,
+            data.rank,
+            data.world,
+            data.verify,
+            data.skip_expired,
         )
 
     def learning_rate(self) -> float:

@@ -301,11 +301,8 @@ fn a_damaged_part_is_left_out_and_the_others_are_merged() {
     committer.merge().unwrap();
     drop(committer);
     let set = DataSet::open(world.dir.path()).unwrap();
-    let files: Vec<(&str, u64)> = set
-        .snapshot()
-        .files(furrow_records::Table::Trajectories)
-        .map(|file| (file.path.as_str(), file.rows))
-        .collect();
+    let files: Vec<(&str, u64)> =
+        set.snapshot().files(Table::Trajectories).map(|file| (file.path.as_str(), file.rows)).collect();
     assert_eq!(files.len(), 2, "{files:?}");
     assert!(files.contains(&("trajectories/r-x000001.parquet", 1)), "{files:?}");
     assert_eq!(files.iter().map(|(_, rows)| rows).sum::<u64>(), 5);

@@ -222,7 +222,7 @@ fn what_contradicts_the_ledger_is_refused_before_anything_changes() {
             let newest = names(&world.dir.path().join("data/manifest")).len() as u64;
             let Commit { files, .. } = serde_json::from_slice(&fs::read(name(1)).unwrap()).unwrap();
             let mut file = files[0].clone();
-            (file.table, file.path) = (furrow_records::Table::Scores, "scores/r-score-1.parquet".into());
+            (file.table, file.path) = (Table::Scores, "scores/r-score-1.parquet".into());
             let draft =
                 CommitDraft::append(vec![file], Id::new("r").unwrap(), 0, Id::new("r-score-1").unwrap(), 1);
             let commit = draft.numbered(newest + 2);

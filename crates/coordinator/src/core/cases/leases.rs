@@ -61,16 +61,11 @@ fn a_request_whose_asker_hung_up_is_given_nothing() {
 fn an_acknowledgement_waits_for_the_ledger() {
     let mut office = CoreFixture::staffed(1, 1, rules());
     let grant = office.lease(1).remove(0);
-    let trajectory = grant.of.trajectory_id.clone();
-    let token = grant.token;
     let now = EventTime { millis: 0, wall_micros: 0 };
     for round in 0..2 {
-        let trajectory = trajectory.clone();
         let call = CallId(90 + round);
-        let decision = office.core.apply(
-            Event::EndingKept { call, caller: Caller::default(), trajectory, token, ending: answered() },
-            now,
-        );
+        let ending = Event::EndingKept { call, claim: grant.claim(), ending: answered() };
+        let decision = office.core.apply(ending, now);
         let says = |effects: &[Effect]| {
             effects.contains(&Effect::Reply { call: CallId(90 + round), answer: CallResponse::Finished })
         };
@@ -94,10 +89,8 @@ fn a_lease_lasts_while_its_holder_renews_it() {
     assert_eq!(office.failed(), [(EndKind::LeaseLost, true)], "the other was not renewed");
     assert_eq!(office.renew(&grants[1]).0, 1);
     assert_eq!(ids(&office.lease(1)), ["run-g000000-s1-a1"]);
-    let trajectory = grants[0].of.trajectory_id.clone();
-    let token = grants[0].token;
     office.pass_alive(900);
-    let go = office.request(|call| Event::StepArrived { call, caller: Caller::default(), trajectory, token });
+    let go = office.request(|call| Event::StepArrived { call, claim: grants[0].claim() });
     assert!(matches!(go, CallResponse::Go { .. }), "{go:?}");
     office.pass_alive(900);
     assert_eq!(office.renew(&grants[0]).0, 0, "a step renews, too");

@@ -185,9 +185,7 @@ fn a_restart_takes_up_what_was_open() {
     office.env("env", 8);
     office.policy("policy", "there:1", 8);
     office.pass_alive(100);
-    let trajectory = grants[3].of.trajectory_id.clone();
-    let token = grants[3].token;
-    let go = office.request(|call| Event::StepArrived { call, caller: Caller::default(), trajectory, token });
+    let go = office.request(|call| Event::StepArrived { call, claim: grants[3].claim() });
     assert!(matches!(go, CallResponse::Go { steps: 4, .. }), "{go:?}");
     let retries = office.lease(8);
     assert_eq!(ids(&retries), ["run-g000001-s0-a1"]);

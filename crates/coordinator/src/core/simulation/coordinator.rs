@@ -9,7 +9,33 @@ impl SimulatedFarm {
         let decision = core.apply(event.clone(), now);
         self.log.push((event, decision.clone()));
         self.check_pace()?;
+        self.check_withdrawn(&decision)?;
         self.follow(decision)
+    }
+
+    /// No trajectory is leased to a worker that runs a withdrawn version, and none is ordered.
+    fn check_withdrawn(&mut self, decision: &Decision) -> Result<(), InvariantViolation> {
+        for mutation in &decision.commit {
+            match mutation {
+                Mutation::VersionWithdrawn { version, .. } => drop(self.withdrawn.insert(*version)),
+                Mutation::Assigned(start)
+                    if start.policy.version.is_some_and(|version| self.withdrawn.contains(&version)) =>
+                {
+                    return Err(format!("{start:?} was leased on a withdrawn version"));
+                }
+                _ => {}
+            }
+        }
+        for effect in decision.at_once.iter().chain(&decision.then) {
+            let Effect::Reply { answer, .. } = effect else { continue };
+            if let CallResponse::HeartbeatAcknowledged { weights: Some(order), .. }
+            | CallResponse::Registered { weights: Some(order), .. } = answer
+                && self.withdrawn.contains(&order.version.0)
+            {
+                return Err(format!("version {} was ordered after it was withdrawn", order.version.0));
+            }
+        }
+        Ok(())
     }
 
     /// Makes sure that no more trajectories are running or accepted than the version allows, even
@@ -113,10 +139,17 @@ impl SimulatedFarm {
                     }
                     CallResponse::HeartbeatAcknowledged { weights: Some(order), .. }
                     | CallResponse::Registered { weights: Some(order), .. } => {
-                        self.follow_order(policy, order.version.0, order.taken);
+                        self.follow_order(policy, &order);
                     }
                     _ => {}
                 }
+                return Ok(());
+            }
+            RpcCaller::Forger => {
+                let CallResponse::Refused(CallRefusal::Stale { .. }) = answer else {
+                    return Err(format!("a forged call was answered with {answer:?}"));
+                };
+                self.forged += 1;
                 return Ok(());
             }
             RpcCaller::Trainer => {
@@ -133,8 +166,8 @@ impl SimulatedFarm {
                 return Ok(());
             }
             CallResponse::Finished => {
-                if let RpcRequest::Finish { trajectory, report, .. } = &rpc.request {
-                    self.acknowledged.insert(trajectory.clone(), report.end);
+                if let RpcRequest::Finish { proof, report } = &rpc.request {
+                    self.acknowledged.insert(proof.trajectory_id.clone(), report.end);
                 }
                 RpcReply::Acknowledged
             }
@@ -155,17 +188,23 @@ impl SimulatedFarm {
         }
     }
 
-    pub(super) fn arrive(&mut self, rpc: Rpc) -> Result<(), InvariantViolation> {
+    pub(super) fn arrive(&mut self, rpc: &Rpc) -> Result<(), InvariantViolation> {
         if self.core.is_none() {
             return Ok(());
         }
+        if let RpcRequest::Step { proof, .. } | RpcRequest::Finish { proof, .. } = &rpc.request
+            && self.rules.fencing
+            && self.one_in(8)
+        {
+            self.forge(&env_name(rpc), proof.clone())?;
+        }
         let call = self.call(RpcCaller::Env(rpc.clone()));
-        let worker = Id::new(env_name(&rpc)).map_err(|error| error.to_string())?;
-        self.apply(match rpc.request {
+        let worker = Id::new(env_name(rpc)).map_err(|error| error.to_string())?;
+        self.apply(match rpc.request.clone() {
             RpcRequest::Register => Event::RegisterEnv { call, worker, sessions_max: 4 },
             RpcRequest::Heartbeat => Event::Heartbeat {
                 call,
-                worker: worker_id(&env_name(&rpc)),
+                worker: worker_id(&env_name(rpc)),
                 run: WeightsReport::default(),
                 health: HeartbeatStatus::default(),
             },
@@ -174,19 +213,38 @@ impl SimulatedFarm {
                 Event::Lease { call, worker, slots: free, wait_millis: 1_000 }
             }
             RpcRequest::Renew => {
-                let leases = self.envs[rpc.env].leases.iter().map(|(id, lease)| (id.clone(), lease.token));
+                let leases = self.envs[rpc.env].leases.values().map(|lease| lease.proof.clone());
                 Event::Renew { call, worker, leases: leases.collect() }
             }
-            RpcRequest::Step { trajectory, token, .. } => {
-                Event::StepArrived { call, caller: Caller::default(), trajectory, token }
+            RpcRequest::Step { proof, .. } => Event::StepArrived { call, claim: claim(rpc, proof) },
+            RpcRequest::Finish { proof, report } => {
+                Event::EndingArrived { call, claim: claim(rpc, proof), digest: report.digest }
             }
-            RpcRequest::Finish { trajectory, token, report } => Event::EndingArrived {
-                call,
-                caller: Caller::default(),
-                trajectory,
-                token,
-                digest: report.digest,
-            },
+        })
+    }
+
+    /// A call for a lease by another process, or with the token or the secret of another lease,
+    /// running or over.
+    fn forge(&mut self, worker: &str, proof: LeaseProof) -> Result<(), InvariantViolation> {
+        let number = self.chance.random_range(0..self.proofs.len());
+        let other = self.proofs[number].clone();
+        let guessed = LeaseSecret::new(self.chance.random::<[u8; LEASE_SECRET_BYTES]>());
+        let (caller, proof) = match self.chance.random_range(0..4) {
+            0 => (peer(worker), LeaseProof { secret: guessed, ..proof }),
+            1 if other != proof => (peer(worker), LeaseProof { secret: other.secret, ..proof }),
+            2 if other != proof => (peer(worker), LeaseProof { token: other.token, ..proof }),
+            _ => (peer("rogue"), proof),
+        };
+        let claim = LeaseClaim { caller, proof };
+        let call = self.call(RpcCaller::Forger);
+        let kind = self.chance.random_range(0..3);
+        self.apply(match kind {
+            0 => Event::StepArrived { call, claim },
+            1 => Event::EndingArrived { call, claim, digest: [9; 32] },
+            _ => {
+                let ending = report(&claim.proof.trajectory_id, EndKind::Answered, 1);
+                Event::EndingKept { call, claim, ending }
+            }
         })
     }
 
@@ -199,7 +257,8 @@ impl SimulatedFarm {
     /// Spools a step or an ending that the core allowed.
     pub(super) fn append(&mut self, rpc: Rpc) -> Result<(), InvariantViolation> {
         match rpc.request.clone() {
-            RpcRequest::Step { trajectory, step, .. } => {
+            RpcRequest::Step { proof, step } => {
+                let trajectory = proof.trajectory_id;
                 let file = self.spool.entry(trajectory.clone()).or_default();
                 if step > file.steps || (file.ending.is_some() && step >= file.steps) {
                     self.send_back(rpc, RpcReply::Refused);
@@ -215,16 +274,11 @@ impl SimulatedFarm {
                 self.send_back(rpc, RpcReply::Acknowledged);
                 Ok(())
             }
-            RpcRequest::Finish { trajectory, token, report } => {
-                self.spool.entry(trajectory.clone()).or_default().ending = Some(report.clone());
+            RpcRequest::Finish { proof, report } => {
+                self.spool.entry(proof.trajectory_id.clone()).or_default().ending = Some(report.clone());
+                let claim = claim(&rpc, proof);
                 let call = self.call(RpcCaller::Env(rpc));
-                self.apply(Event::EndingKept {
-                    call,
-                    caller: Caller::default(),
-                    trajectory,
-                    token,
-                    ending: report,
-                })
+                self.apply(Event::EndingKept { call, claim, ending: report })
             }
             _ => Err("only steps and endings are spooled".into()),
         }
@@ -335,6 +389,10 @@ impl SimulatedFarm {
         }
         let mut snapshot = self.ledger.load().map_err(|error| error.to_string())?;
         let run = snapshot.run.take().ok_or("the run is gone")?;
+        // What was decided and not durable is forgotten.
+        let withdrawn =
+            snapshot.versions.rows().iter().filter(|row| matches!(row.state, VersionState::Withdrawn { .. }));
+        self.withdrawn = withdrawn.map(|row| row.version).collect();
         let spooled = self.spool.iter().map(|(id, file)| {
             let ending = file.ending.as_ref().map(|report| report.digest);
             let policy_versions = self.evaluated_on.get(id).copied();
@@ -346,6 +404,7 @@ impl SimulatedFarm {
             Arc::new(TinyPlan { spares: self.spares, schedule: self.schedule }),
             (run, snapshot),
             &spooled.collect(),
+            SecretSource::seeded(self.seed << 32 | u64::from(self.life)),
             now,
         );
         self.core = Some(core);
@@ -353,4 +412,9 @@ impl SimulatedFarm {
         self.soon(500, SimulatedEvent::Tick { life });
         self.follow(decision)
     }
+}
+
+/// What a worker claims, in the name that it registered under.
+fn claim(rpc: &Rpc, proof: LeaseProof) -> LeaseClaim {
+    LeaseClaim { caller: peer(&env_name(rpc)), proof }
 }

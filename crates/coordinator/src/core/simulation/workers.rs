@@ -9,7 +9,7 @@ impl SimulatedFarm {
         }
         self.soon(1_500, SimulatedEvent::Fault);
         let env = self.chance.random_range(0..ENVS);
-        match self.chance.random_range(0..8) {
+        match self.chance.random_range(0..9) {
             0 | 1 if self.core.is_some() => self.crash()?,
             2 => {
                 self.envs[env] = EnvState { life: self.envs[env].life + 1, ..EnvState::default() };
@@ -26,7 +26,13 @@ impl SimulatedFarm {
                 let dead_until = self.now + pause;
                 self.policies[policy] = PolicyState { life: life + 1, dead_until, ..PolicyState::default() };
             }
-            7 if self.core.is_some() && self.one_in(2) => self.apply(Event::Drain { call: None })?,
+            7 if self.has_weights => {
+                // A device that computes wrongly.
+                let policy = self.chance.random_range(0..POLICIES);
+                let PolicyState { life, runs, .. } = self.policies[policy];
+                self.break_version(policy, life, runs);
+            }
+            8 if self.core.is_some() && self.one_in(2) => self.apply(Event::Drain { call: None })?,
             _ if self.core.is_some() => {
                 let rpc = Rpc { id: 0, env, life: self.envs[env].life, request: RpcRequest::Heartbeat };
                 self.leave(&rpc)?;
@@ -129,16 +135,16 @@ impl SimulatedFarm {
         else {
             return;
         };
-        let is_there = self.policy_lives(&policy);
+        let is_there = self.policy_serves(&policy);
         let Some(lease) = self.envs[env].leases.get_mut(&trajectory) else { return };
-        let token = lease.token;
+        let proof = lease.proof.clone();
         if lease.steps == lease.steps_planned {
             let report = ReportedEnd { steps: lease.steps, ..lease.report.clone() };
-            self.send(env, RpcRequest::Finish { trajectory, token, report });
+            self.send(env, RpcRequest::Finish { proof, report });
         } else if is_there {
             lease.stuck_since = None;
             let step = lease.steps;
-            self.send(env, RpcRequest::Step { trajectory, token, step });
+            self.send(env, RpcRequest::Step { proof, step });
         } else if now - *lease.stuck_since.get_or_insert(now) > 2 * LEASE {
             lease.steps_planned = lease.steps;
             lease.report = ReportedEnd {
@@ -178,15 +184,16 @@ impl SimulatedFarm {
                     }
                 }
             }
-            (RpcRequest::Step { trajectory, .. }, RpcReply::Acknowledged) => {
+            (RpcRequest::Step { proof, .. }, RpcReply::Acknowledged) => {
+                let trajectory = proof.trajectory_id;
                 let life = rpc.life;
                 if let Some(lease) = self.envs[env].leases.get_mut(&trajectory) {
                     lease.steps += 1;
                     self.soon(1_000, SimulatedEvent::Act { env, life, trajectory });
                 }
             }
-            (RpcRequest::Step { trajectory, .. } | RpcRequest::Finish { trajectory, .. }, _) => {
-                self.envs[env].leases.remove(&trajectory);
+            (RpcRequest::Step { proof, .. } | RpcRequest::Finish { proof, .. }, _) => {
+                self.envs[env].leases.remove(&proof.trajectory_id);
             }
             _ => {}
         }
@@ -204,9 +211,12 @@ impl SimulatedFarm {
         ];
         let end = ends[self.chance.random_range(0..ends.len())];
         let trajectory = grant.of.trajectory_id;
+        let proof =
+            LeaseProof { trajectory_id: trajectory.clone(), token: grant.token, secret: grant.secret };
+        self.proofs.push(proof.clone());
         let evidence = self.chance.random_range(0..8);
         let lease = LeaseState {
-            token: grant.token,
+            proof,
             steps: 0,
             steps_planned: self.chance.random_range(0..6),
             report: report(&trajectory, end, evidence),
@@ -218,9 +228,9 @@ impl SimulatedFarm {
         self.soon(500, SimulatedEvent::Act { env, life, trajectory });
     }
 
-    fn policy_lives(&self, address: &str) -> bool {
-        (0..POLICIES)
-            .any(|policy| policy_name(policy, &self.policies[policy]) == address && self.is_up(policy))
+    fn policy_serves(&self, address: &str) -> bool {
+        let serves = |policy: usize| self.is_up(policy) && !self.policies[policy].is_broken;
+        (0..POLICIES).any(|policy| policy_name(policy, &self.policies[policy]) == address && serves(policy))
     }
 
     fn is_up(&self, policy: usize) -> bool {
@@ -234,6 +244,7 @@ impl SimulatedFarm {
         }
         let worker = worker_id(&policy_name(policy, &self.policies[policy]));
         let call = self.call(RpcCaller::Policy(policy));
+        self.policies[policy].beats += 1;
         let run = self.run_of(policy);
         self.apply(Event::Heartbeat { call, worker, run, health: HeartbeatStatus::default() })
     }
@@ -272,9 +283,14 @@ impl SimulatedFarm {
             return Ok(());
         }
         self.published += 1;
+        let directory = format!("/w/{}", self.published);
+        if self.one_in(4) {
+            self.broken.insert(directory.clone());
+        }
+        let link = WeightsLink { form: WeightsForm::Full, directory };
         let publication = WeightsPublication {
             publication_id: format!("p{}", self.published),
-            source: VersionSource::Rollback { to: 0 },
+            source: VersionSource::Directory { link, base_version: 0 },
             weights_sha256: None,
         };
         let call = self.call(RpcCaller::Policy(0)); // without a caller
@@ -282,21 +298,64 @@ impl SimulatedFarm {
     }
 
     /// Handles an ordered version: one that failed is tried again if other workers run it.
-    pub(super) fn follow_order(&mut self, policy: usize, version: i32, taken: bool) {
+    pub(super) fn follow_order(&mut self, policy: usize, order: &WeightsOrder) {
+        let version = order.version.0;
         let PolicyState { life, runs, ordered, refused, .. } = self.policies[policy];
-        let once_more = taken && refused == Some(version);
+        let once_more = order.taken && refused == Some(version);
         if version > runs && (version != ordered || once_more) {
             self.policies[policy].ordered = version;
+            self.policies[policy].ordered_directory = order.links.last().map(|link| link.directory.clone());
             self.soon(800, SimulatedEvent::TakeUp { policy, life });
+        }
+    }
+
+    /// The policy worker has loaded the ordered version, or cannot.
+    pub(super) fn take_up(&mut self, policy: usize, life: u32) {
+        let cannot = !self.is_calm() && self.one_in(4);
+        let state = &mut self.policies[policy];
+        if state.life != life {
+            return;
+        }
+        state.refused = cannot.then_some(state.ordered);
+        if cannot || state.ordered <= state.runs {
+            return;
+        }
+        (state.runs, state.is_broken) = (state.ordered, false);
+        state.directory.clone_from(&state.ordered_directory);
+        let version = state.runs;
+        if state.directory.as_ref().is_some_and(|directory| self.broken.contains(directory)) {
+            self.soon(1_500, SimulatedEvent::Break { policy, life, version });
+        }
+    }
+
+    /// The weights of a policy worker turn out to be broken. A second version of one process, and
+    /// the weights that the job names, end the process.
+    pub(super) fn break_version(&mut self, policy: usize, life: u32, version: i32) {
+        let now = self.now;
+        let state = &mut self.policies[policy];
+        if state.life != life || state.runs != version || state.dead_until > now {
+            return;
+        }
+        if version == 0 || state.broke_on.is_some_and(|first| first != version) {
+            *state = PolicyState { life: life + 1, dead_until: now + 200, ..PolicyState::default() };
+        } else {
+            (state.is_broken, state.broke_on) = (true, Some(version));
         }
     }
 
     /// A policy worker's report about its weights, if it has any.
     fn run_of(&self, policy: usize) -> WeightsReport {
-        let version = self.has_weights.then_some(self.policies[policy].runs);
-        let refused = self.policies[policy].refused.filter(|_| version.is_some());
-        let refused = refused.map(|version| (version, "its file is torn".to_owned()));
-        WeightsReport { version, weights_sha256: version.map(hash), refused }
+        let state = &self.policies[policy];
+        let version = self.has_weights.then_some(state.runs);
+        let torn = || state.refused.map(|version| (version, "its file is torn".to_owned()));
+        let broken = || state.is_broken.then(|| (state.runs, "its logits are not finite".to_owned()));
+        let refused =
+            if state.beats.is_multiple_of(2) { broken().or_else(torn) } else { torn().or_else(broken) };
+        WeightsReport {
+            version,
+            weights_sha256: version.map(hash),
+            refused: refused.filter(|_| version.is_some()),
+        }
     }
 
     /// The version the policy worker of a trajectory runs as it acts.

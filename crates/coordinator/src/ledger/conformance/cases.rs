@@ -96,6 +96,11 @@ fn leases() -> Vec<LedgerCase> {
             vec![opened(), drawn(0), assigned(0, 0, 0, 5)],
             Err("next token is 1, not 5"),
         ),
+        (
+            "a lease has a secret",
+            vec![opened(), drawn(0), assigned_bare()],
+            Err("needs the digest of its secret"),
+        ),
         ("a group is known", vec![opened(), assigned(0, 0, 0, 1)], Err("no group")),
         ("a slot exists", vec![opened(), drawn(0), assigned(0, 2, 0, 1)], Err("no slot 2")),
         (
@@ -220,6 +225,21 @@ fn shard_lives() -> Vec<LedgerCase> {
             Err("shard_write of"),
         ),
         (
+            "not without a file",
+            [closed(), shard(0, 1), vec![nothing_written(0)]].concat(),
+            Err("a shard without files"),
+        ),
+        (
+            "unless it only removes some",
+            [closed(), vec![merge_open(0, &[]), nothing_written(0)]].concat(),
+            Ok(()),
+        ),
+        (
+            "which is committed like any other",
+            [closed(), vec![merge_open(0, &[]), nothing_written(0), shard_committed(0, 1)]].concat(),
+            Ok(()),
+        ),
+        (
             "it is committed once",
             [closed(), shard(0, 4), vec![shard_committed(0, 1)]].concat(),
             Err("written"),
@@ -307,6 +327,25 @@ fn versions() -> Vec<LedgerCase> {
             "nothing goes over what was refused",
             vec![opened(), proposed(1, 0), unable(1), proposed(2, 1)],
             Err("version 1 was refused"),
+        ),
+        ("what runs turns out to be broken", vec![opened(), proposed(1, 0), taken(1), withdrawn(1)], Ok(())),
+        ("once", vec![opened(), proposed(1, 0), taken(1), withdrawn(1), withdrawn(1)], Err("is withdrawn")),
+        ("and not before", vec![opened(), proposed(1, 0), withdrawn(1)], Err("is proposed")),
+        ("nor what cannot run", vec![opened(), proposed(1, 0), unable(1), withdrawn(1)], Err("is refused")),
+        (
+            "it is not taken again",
+            vec![opened(), proposed(1, 0), taken(1), withdrawn(1), taken(1)],
+            Err("already"),
+        ),
+        (
+            "nothing goes over it",
+            vec![opened(), proposed(1, 0), taken(1), withdrawn(1), proposed(2, 1)],
+            Err("version 1 was withdrawn"),
+        ),
+        (
+            "its publication is that version",
+            vec![opened(), proposed(1, 0), taken(1), withdrawn(1), proposed_rollback(2)],
+            Err("as version 1"),
         ),
         (
             "a publication is one version",

@@ -2,10 +2,11 @@
 
 use furrow_records::{Table, WrittenFile};
 use furrow_rollout::{
-    EndKind, Group, Id, PolicyHashes, PolicyKind, Run, Score, ScoreComponent, Shard, Split, Trajectory,
-    WeightsForm,
+    EndKind, Group, Id, LEASE_SECRET_BYTES, LeaseSecret, PolicyHashes, PolicyKind, Run, Score,
+    ScoreComponent, Shard, Split, Trajectory, WeightsForm,
 };
 
+use crate::lease_secret::SecretDigest;
 use crate::ledger::{
     EvaluationProblem, Mutation, PolicyFacts, RunOpening, ShardOpening, TaskDraw, TimedScore, TrajectoryEnd,
     TrajectoryStart,
@@ -30,6 +31,7 @@ pub(crate) fn sample_mutations() -> Vec<Mutation> {
         proposed(1, 0),
         taken(1),
         unable(2),
+        withdrawn(1),
         begun(0, 1),
         over(0, true),
     ]
@@ -51,6 +53,12 @@ pub(crate) fn a_little_of_everything() -> Vec<Mutation> {
         finish(1, 0, 0, 3, EndKind::MaxSteps),
         assigned(1, 1, 0, 4),
     ]
+}
+
+/// Versions that are taken, refused, proposed and withdrawn, in this order.
+pub(crate) fn versions_in_every_state() -> Vec<Mutation> {
+    let proposed = (1..=4).map(|version| proposed(version, 0));
+    proposed.chain([taken(1), unable(2), taken(4), withdrawn(4)]).collect()
 }
 
 pub(super) fn opening() -> RunOpening {
@@ -93,6 +101,17 @@ pub(crate) fn draw(index: u64, group_size: u32) -> TaskDraw {
     }
 }
 
+/// The digest of the secret that comes with a token.
+pub(super) fn secret_of(token: u64) -> SecretDigest {
+    SecretDigest::of(&LeaseSecret::new([token as u8; LEASE_SECRET_BYTES]))
+}
+
+/// A lease without the digest of a secret.
+pub(super) fn assigned_bare() -> Mutation {
+    let Mutation::Assigned(start) = assigned(0, 0, 0, 1) else { unreachable!() };
+    Mutation::Assigned(TrajectoryStart { secret: None, ..start })
+}
+
 pub(crate) fn assigned(group_index: u64, sample_index: u32, attempt: u32, token: u64) -> Mutation {
     Mutation::Assigned(TrajectoryStart {
         trajectory_id: trajectory(group_index, sample_index, attempt),
@@ -110,6 +129,7 @@ pub(crate) fn assigned(group_index: u64, sample_index: u32, attempt: u32, token:
         },
         at_micros: 3,
         queue_micros: 4,
+        secret: Some(secret_of(token)),
     })
 }
 
@@ -192,6 +212,11 @@ pub(super) fn shard_written(index: u64) -> Mutation {
     Mutation::ShardWritten { shard_id: shard_id(index), files: vec![shard_file()] }
 }
 
+/// What an expiry writes.
+pub(super) fn nothing_written(index: u64) -> Mutation {
+    Mutation::ShardWritten { shard_id: shard_id(index), files: Vec::new() }
+}
+
 pub(super) fn shard_committed(index: u64, manifest_version: u64) -> Mutation {
     Mutation::ShardCommitted { shard_id: shard_id(index), manifest_version }
 }
@@ -217,6 +242,10 @@ pub(super) fn taken(version: i32) -> Mutation {
 
 pub(super) fn unable(version: i32) -> Mutation {
     Mutation::VersionRefused { version, reason: "its file is torn".to_owned() }
+}
+
+pub(super) fn withdrawn(version: i32) -> Mutation {
+    Mutation::VersionWithdrawn { version, reason: "its logits are not finite".to_owned() }
 }
 
 pub(crate) fn begun(version: i32, problems: u64) -> Mutation {

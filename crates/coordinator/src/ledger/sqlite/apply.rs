@@ -8,7 +8,7 @@ use super::groups::{close_group, draw_group};
 use super::run::{load_run, open_run};
 use super::shards::{abandon_shard, commit_shard, open_shard, write_shard};
 use super::trajectories::{assign, fail, finish, lose_record, score};
-use super::weights::{propose_version, refuse_version, take_version};
+use super::weights::{propose_version, refuse_version, take_version, withdraw_version};
 use crate::ledger::{LedgerRefusal, Mutation};
 
 pub(super) fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Result<(), MutationFailure> {
@@ -41,6 +41,7 @@ pub(super) fn apply(transaction: &Transaction<'_>, mutation: &Mutation) -> Resul
             take_version(transaction, *version, weights_sha256)
         }
         Mutation::VersionRefused { version, reason } => refuse_version(transaction, *version, reason),
+        Mutation::VersionWithdrawn { version, reason } => withdraw_version(transaction, *version, reason),
         Mutation::EvaluationBegun { version, problems, at_micros } => {
             begin_evaluation(transaction, *version, *problems, *at_micros)
         }

@@ -1,6 +1,7 @@
 //! Opens the database file: before anything changes, the file must be one of this program's and
 //! undamaged.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +20,27 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// it is already in use.
 pub(super) fn open(path: &Path) -> Result<(Connection, Option<PageCheck>), LedgerError> {
     check_files(path)?;
+    // Commits of an earlier process that failed must not lie under those of this one.
+    let log = beside(path, "-wal");
+    let failed = |operation, path: &Path, error| LedgerError::Storage {
+        operation,
+        path: path.to_owned(),
+        source: Arc::new(error),
+    };
+    furrow_storage::write_again(&log).map_err(|error| failed("write again", &log, error))?;
     let mut connection = Connection::open(path).map_err(|error| storage("open", path, error))?;
     let check = set_up(&mut connection, path).map_err(|failure| failure.into_ledger_error("open", path))?;
+    // SQLite ignores errors of this sync, and does not repeat what a killed process left out.
+    let folder = path.parent().unwrap_or(path);
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync", folder, error))?;
     Ok((connection, check))
+}
+
+/// A file that SQLite keeps beside the database.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// Opens an existing database of any readable version for reading.
@@ -61,9 +80,7 @@ fn set_up(connection: &mut Connection, path: &Path) -> Result<Option<PageCheck>,
 /// others.
 fn check_files(path: &Path) -> Result<(), LedgerError> {
     for suffix in ["", "-wal", "-shm", "-journal"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        let file = PathBuf::from(name);
+        let file = beside(path, suffix);
         if let Err(source) = furrow_storage::check_file(&file) {
             return Err(LedgerError::Storage { operation: "open", path: file, source: Arc::new(source) });
         }
@@ -99,7 +116,7 @@ mod tests {
         refused(&path("other"), "another program's database");
         drop(SqliteLedger::open(path("newer")).unwrap());
         Connection::open(path("newer")).unwrap().pragma_update(None, "user_version", 9).unwrap();
-        refused(&path("newer"), "its schema is version 9, and this furrow reads 3 to 5");
+        refused(&path("newer"), "its schema is version 9, and this furrow reads 3 to 7");
         assert_eq!(fs::read(path("other")).unwrap(), other);
     }
 

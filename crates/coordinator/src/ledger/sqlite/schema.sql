@@ -61,6 +61,7 @@ CREATE TABLE groups (
     UNIQUE (eval_version, eval_problem)
 ) STRICT;
 
+-- secret_sha256 is the digest of the secret that came with the token; NULL in a row of a release without secrets
 CREATE TABLE trajectories (
     trajectory_id     TEXT PRIMARY KEY,
     group_id          TEXT NOT NULL REFERENCES groups (group_id),
@@ -90,6 +91,7 @@ CREATE TABLE trajectories (
     score_json        TEXT,
     score_micros      INTEGER,
     shard_id          TEXT REFERENCES shards (shard_id),
+    secret_sha256     BLOB CHECK (length(secret_sha256) = 32),
     UNIQUE (group_id, sample_index, attempt),
     CHECK ((state = 'assigned') = (ended IS NULL)),
     CHECK ((ended IS NULL) = (reason IS NULL)),
@@ -114,13 +116,13 @@ CREATE TABLE weights (
     form                TEXT CHECK (form IN ('full', 'delta', 'adapter')),
     directory           TEXT,
     base_version        INTEGER NOT NULL CHECK (base_version >= 0 AND base_version < version),
-    state               TEXT NOT NULL CHECK (state IN ('proposed', 'taken', 'refused')),
+    state               TEXT NOT NULL CHECK (state IN ('proposed', 'taken', 'refused', 'withdrawn')),
     reason              TEXT,
     weights_sha256      TEXT CHECK (length(weights_sha256) = 64),
     published_at_micros INTEGER NOT NULL,
     CHECK ((form IS NULL) = (directory IS NULL)),
-    CHECK ((state = 'refused') = (reason IS NOT NULL)),
-    CHECK (state <> 'taken' OR weights_sha256 IS NOT NULL)
+    CHECK ((state IN ('refused', 'withdrawn')) = (reason IS NOT NULL)),
+    CHECK (state NOT IN ('taken', 'withdrawn') OR weights_sha256 IS NOT NULL)
 ) STRICT;
 
 -- a publication is one version, until that is refused

@@ -52,7 +52,13 @@ pub(super) fn write_shard(
 ) -> Result<(), MutationFailure> {
     let sql = "UPDATE shards SET state = 'written', files_json = ?2 WHERE shard_id = ?1 AND state = 'opened'";
     let changed = transaction.prepare_cached(sql)?.execute(params![id.as_str(), json(&files)])?;
-    expect_one(changed, LedgerRefusal::ShardNotOpened)
+    expect_one(changed, LedgerRefusal::ShardNotOpened)?;
+    let sql =
+        "SELECT shard_id FROM shards WHERE shard_id = ?1 AND files_json = '[]' AND replaces_json = '[]'";
+    match first_text(transaction, sql, params![id.as_str()])? {
+        Some(_) => Err(LedgerRefusal::NoFiles.into()),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn commit_shard(

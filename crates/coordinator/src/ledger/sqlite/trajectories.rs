@@ -6,7 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, named_params, pa
 use super::failure::MutationFailure;
 use super::rows::{collect, expect_one, id, json, maybe_id, parse_column, parsed, unsigned};
 use super::stored::{StoredHashes, StoredScore};
-use super::{groups, tallies};
+use super::{groups, schema, tallies};
+use crate::lease_secret::SecretDigest;
 use crate::ledger::{
     LedgerRefusal, PolicyFacts, RunRow, TimedScore, TrajectoryEnd, TrajectoryFate, TrajectoryRow,
     TrajectoryStanding, TrajectoryStart, expect_next,
@@ -21,8 +22,9 @@ pub(super) fn assign(
     check_slot(transaction, start)?;
     transaction.prepare_cached("UPDATE run SET next_token = next_token + 1")?.execute([])?;
     let sql = "INSERT INTO trajectories (trajectory_id, group_id, sample_index, attempt, token, env_worker, policy_worker,
-                   policy_address, policy_kind, policy_version, hashes_json, started_at_micros, queue_micros, state)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'assigned')";
+                   policy_address, policy_kind, policy_version, hashes_json, started_at_micros, queue_micros,
+                   secret_sha256, state)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, 'assigned')";
     transaction.prepare_cached(sql)?.execute(params![
         start.trajectory_id.as_str(),
         start.group_id.as_str(),
@@ -37,6 +39,7 @@ pub(super) fn assign(
         json(&StoredHashes::from(&start.policy.hashes)),
         start.at_micros,
         start.queue_micros.cast_signed(),
+        start.secret.as_ref().map(SecretDigest::bytes),
     ])?;
     Ok(())
 }
@@ -197,8 +200,10 @@ pub(super) fn shard_of(
 }
 
 pub(super) fn load_trajectories(connection: &Connection) -> Result<Vec<TrajectoryRow>, MutationFailure> {
+    // A ledger of an earlier release that is only read has no such column.
+    let no_secrets = if schema::has_secrets(connection)? { "" } else { ", NULL AS secret_sha256" };
     let sql = format!(
-        "SELECT t.*, s.state IS 'published' AS is_committed
+        "SELECT t.*, s.state IS 'published' AS is_committed{no_secrets}
          FROM trajectories t LEFT JOIN shards s USING (shard_id) WHERE group_id IN ({}) ORDER BY token",
         groups::uncommitted("group_id")
     );
@@ -229,6 +234,7 @@ fn start(row: &Row<'_>) -> Result<TrajectoryStart, MutationFailure> {
         },
         at_micros: row.get("started_at_micros")?,
         queue_micros: unsigned(row, "queue_micros")?,
+        secret: row.get::<_, Option<[u8; 32]>>("secret_sha256")?.map(SecretDigest::stored),
     })
 }
 

@@ -54,6 +54,17 @@ pub(super) fn refuse_version(
     expect_one(changed, VersionRefusal::Unknown { version }.into())
 }
 
+pub(super) fn withdraw_version(
+    transaction: &Transaction<'_>,
+    version: i32,
+    reason: &str,
+) -> Result<(), MutationFailure> {
+    load_versions(transaction)?.withdraw(version, reason).map_err(LedgerRefusal::from)?;
+    let sql = "UPDATE weights SET state = 'withdrawn', reason = ?2 WHERE version = ?1 AND state = 'taken'";
+    let changed = transaction.prepare_cached(sql)?.execute(params![version, reason])?;
+    expect_one(changed, VersionRefusal::Unknown { version }.into())
+}
+
 pub(super) fn load_versions(connection: &Connection) -> Result<VersionTable, MutationFailure> {
     let sql = "SELECT version, publication_id, form, directory, base_version, state, reason, weights_sha256, published_at_micros
                FROM weights ORDER BY version";
@@ -69,6 +80,7 @@ pub(super) fn load_versions(connection: &Connection) -> Result<VersionTable, Mut
         let state = match row.get::<_, String>("state")?.as_str() {
             "proposed" => VersionState::Proposed,
             "taken" => VersionState::Taken,
+            "withdrawn" => VersionState::Withdrawn { reason: row.get("reason")? },
             _ => VersionState::Refused { reason: row.get("reason")? },
         };
         Ok(VersionRow {

@@ -35,6 +35,11 @@ async fn workers_register_or_are_refused_with_a_reason() {
         (with_info(&|info| info.address = "nowhere".into()), Code::InvalidArgument, "host:port".into()),
         (with_info(&|info| info.address = "host:0".into()), Code::InvalidArgument, "host:port".into()),
         (
+            with_info(&|info| info.address = "0.0.0.0:9".into()),
+            Code::InvalidArgument,
+            "policy.advertise".into(),
+        ),
+        (
             with_info(&|info| info.policy_kind = "oracle".into()),
             Code::InvalidArgument,
             "scripted, random".into(),
@@ -90,13 +95,13 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
         (
             changed(&|request| request.token += 1),
             Code::FailedPrecondition,
-            "is stale: it is leased under token 1",
+            "under token 2: the lease is over",
         ),
         (changed(&|request| request.token = 0), Code::FailedPrecondition, "token 0"),
         (
             changed(&|request| request.trajectory_id = "loopback-g000000-s0-a1".into()),
             Code::FailedPrecondition,
-            "no longer leased",
+            "holds no lease of loopback-g000000-s0-a1",
         ),
         (changed(&|request| request.digest = vec![0; 32].into()), Code::InvalidArgument, "digest"),
         (changed(&|request| request.digest = vec![0; 31].into()), Code::InvalidArgument, "31 bytes"),
@@ -122,7 +127,7 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
         "2 steps are recorded",
     );
     let stale = v1::FinishRequest { token: 9, ..ending.clone() };
-    refused(farm.finish(stale).await, Code::FailedPrecondition, "is stale");
+    refused(farm.finish(stale).await, Code::FailedPrecondition, "holds no lease");
     farm.finish(ending.clone()).await.unwrap();
     farm.finish(ending).await.unwrap();
     let other = leased.ending(2, EndKind::Answered, Some("41"));
@@ -135,6 +140,55 @@ async fn what_does_not_fit_is_refused_and_what_was_kept_is_kept() {
     assert_eq!(rows.len(), 1);
     assert_eq!((rows[0].status, rows[0].ending.steps), (Scored::Scored, 2));
     assert_eq!(rows[0].score.as_ref().unwrap().reward, Some(1.0));
+}
+
+#[tokio::test]
+async fn a_call_presents_the_secret_of_its_lease() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = JobSetup { groups: 2, ..JobSetup::default() };
+    let mut farm = TestFarm::open(setup, dir.path()).await.unwrap();
+    farm.register().await;
+    let leased = farm.lease_one().await;
+    let table = [
+        (None, Code::InvalidArgument, "secret is missing"),
+        (secret(0), Code::InvalidArgument, "secret is \"0 bytes\""),
+        (secret(15), Code::InvalidArgument, "secret is \"15 bytes\""),
+        (
+            secret(17),
+            Code::InvalidArgument,
+            "secret is \"17 bytes\"; expected the 16 bytes of its assignment",
+        ),
+        (secret(16), Code::FailedPrecondition, "or its worker, token or secret is another"),
+    ];
+    let check_refused = async |farm: &mut TestFarm, steps| {
+        for (secret, code, part) in table.clone() {
+            let forged = LeasedAssignment { secret, ..leased.clone() };
+            refused(farm.record(forged.step(steps)).await, code, part);
+            refused(farm.finish(forged.ending(steps, EndKind::Answered, Some("42"))).await, code, part);
+            let picture = Bytes::from_static(b"\x89PNG");
+            refused(farm.calls.show_first(forged.show(picture)).await, code, part);
+            let renewing = v1::RenewRequest { worker_id: "env".into(), leases: vec![forged.lease()] };
+            match farm.calls.renew(renewing).await {
+                Ok(renewed) if code == Code::FailedPrecondition => {
+                    assert_eq!(renewed.into_inner().lost.len(), 1);
+                }
+                renewed => refused(renewed, code, &part.replace("secret is", "leases.secret is")),
+            }
+        }
+    };
+    check_refused(&mut farm, 0).await;
+    farm.record(leased.step(0)).await.unwrap();
+    check_refused(&mut farm, 1).await;
+    let ending = leased.ending(1, EndKind::Answered, Some("42"));
+    farm.finish(ending.clone()).await.unwrap();
+    check_refused(&mut farm, 1).await;
+    farm.finish(ending).await.unwrap();
+    assert_eq!(farm.stop().await.unwrap().progress.scored, 1);
+}
+
+/// A secret of so many bytes that no lease has.
+fn secret(bytes: usize) -> Option<v1::LeaseSecret> {
+    Some(v1::LeaseSecret { value: vec![7; bytes].into() })
 }
 
 #[tokio::test]
@@ -191,13 +245,13 @@ async fn a_silent_worker_loses_its_trajectory_and_its_late_ending_is_refused() {
     while farm.progress().await.failed == 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let leases = vec![v1::LeaseRef { trajectory_id: late.trajectory_id.clone(), token: late.token }];
+    let leases = vec![late.lease()];
     let renewed = farm.calls.renew(v1::RenewRequest { worker_id: "env".into(), leases }).await.unwrap();
     assert_eq!(renewed.into_inner().lost, std::slice::from_ref(&late.trajectory_id));
     refused(
         farm.finish(late.ending(1, EndKind::Answered, Some("42"))).await,
         Code::FailedPrecondition,
-        "no longer leased",
+        "the lease is over",
     );
     farm.register().await; // it was silent for too long and is unknown
     let assignment = farm.lease_one().await;
@@ -236,8 +290,7 @@ async fn observers_get_the_first_screenshot_until_there_is_a_step() {
     farm.register().await;
     let leased = farm.lease_one().await;
     let screenshot = Bytes::from_static(b"\x89PNG");
-    let show =
-        v1::ShowFirstRequest { trajectory_id: leased.trajectory_id.clone(), screenshot: screenshot.clone() };
+    let show = leased.show(screenshot.clone());
     let renew = v1::RenewRequest { worker_id: "env".into(), leases: vec![] };
     let last = v1::LastStepRequest { trajectory_id: leased.trajectory_id.clone() };
     let is_shown = async |farm: &mut TestFarm| {
@@ -257,6 +310,7 @@ async fn observers_get_the_first_screenshot_until_there_is_a_step() {
     let table = [
         (v1::ShowFirstRequest { screenshot: Bytes::new(), ..show.clone() }, "screenshot has 0 bytes"),
         (v1::ShowFirstRequest { trajectory_id: "a/b".into(), ..show.clone() }, "trajectory_id"),
+        (v1::ShowFirstRequest { secret: None, ..show.clone() }, "secret is missing"),
     ];
     for (request, part) in table {
         refused(farm.calls.show_first(request).await, Code::InvalidArgument, part);
@@ -265,10 +319,12 @@ async fn observers_get_the_first_screenshot_until_there_is_a_step() {
     farm.record(leased.step(0)).await.unwrap();
     assert!(!is_shown(&mut farm).await);
     // One that comes late hides no step, and goes with the trajectory.
+    let late = show.clone();
     farm.calls.show_first(show).await.unwrap();
     let found = farm.calls.last_step(last.clone()).await.unwrap().into_inner();
     assert!(!found.record.is_empty() && found.first_screenshot.is_empty());
     farm.finish(leased.ending(1, EndKind::Answered, Some("42"))).await.unwrap();
     assert_eq!(farm.calls.last_step(last).await.unwrap().into_inner().first_screenshot, "");
+    refused(farm.calls.show_first(late).await, Code::FailedPrecondition, "holds no lease");
     farm.stop().await.unwrap();
 }

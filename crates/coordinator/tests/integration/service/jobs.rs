@@ -74,7 +74,7 @@ async fn a_stopped_job_goes_on_where_it_was() {
 
     let mut farm = TestFarm::open(JobSetup { resume: true, ..setup() }, dir.path()).await.unwrap();
     farm.register().await;
-    refused(farm.record(second.step(1)).await, Code::FailedPrecondition, "is stale");
+    refused(farm.record(second.step(1)).await, Code::FailedPrecondition, "holds no lease");
     let mut ids = Vec::new();
     for _ in 0..3 {
         let assignment = farm.lease_one().await;
@@ -166,6 +166,7 @@ async fn many_sessions_at_once_lose_nothing() {
                     let request = v1::RecordStepRequest {
                         trajectory_id: assignment.trajectory_id.clone(),
                         token: assignment.token,
+                        secret: assignment.secret.clone(),
                         step,
                         record: steps[step as usize].clone(),
                         digest: Bytes::copy_from_slice(&digest(&steps[step as usize])),

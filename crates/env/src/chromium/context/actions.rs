@@ -15,10 +15,11 @@ use crate::chromium::input::{InputState, KEYS_DOWN_MAX};
 use crate::chromium::keyboard::{KeyChord, KeyboardKey};
 use crate::chromium::select::{self, OpenList, PickResult};
 use crate::chromium::tab::BrowserTab;
-use crate::chromium::{act, navigate};
+use crate::chromium::{act, fill, navigate, observe};
 use crate::config::BrowserConfig;
 use crate::environment::EnvironmentError;
 use crate::hosts::{AllowList, HostPort};
+use crate::secrets::{SecretText, TrajectorySecrets};
 
 pub(super) struct ActionExecutor {
     /// The hosts of the task, for navigations that the policy itself requests.
@@ -33,6 +34,8 @@ pub(super) struct ActionExecutor {
     pub files: ContextFiles,
     /// Keys and buttons that are down, and the mouse position for actions without a point.
     pressed: PressedInput,
+    /// The values that its task may type.
+    secrets: TrajectorySecrets,
 }
 
 /// A key that stays down repeats after this time, then at this interval, as on a desktop.
@@ -40,7 +43,13 @@ const REPEAT_DELAY_MILLIS: u32 = 500;
 const REPEAT_INTERVAL_MILLIS: u32 = 50;
 
 impl ActionExecutor {
-    pub(super) fn new(task: &Task, allow: AllowList, config: &BrowserConfig, files: ContextFiles) -> Self {
+    pub(super) fn new(
+        task: &Task,
+        allow: AllowList,
+        config: &BrowserConfig,
+        files: ContextFiles,
+        secrets: TrajectorySecrets,
+    ) -> Self {
         Self {
             allow,
             start_url: task.start_url.clone(),
@@ -50,6 +59,7 @@ impl ActionExecutor {
             settle_timeout: config.settle.cap,
             files,
             pressed: PressedInput::new(),
+            secrets,
         }
     }
 
@@ -172,6 +182,11 @@ impl ActionExecutor {
         tabs: &ContextTabs,
         time: &mut PageTime,
     ) -> Result<Outcome, EnvironmentError> {
+        if let Action::Write { into, content, press_enter } = action
+            && let Some(text) = self.secrets.clone().fill(content)
+        {
+            return self.fill(*into, &text, *press_enter, tabs, time).await;
+        }
         let input = &mut self.pressed.state;
         let key = match action {
             Action::Write { into, content, press_enter } => {
@@ -202,6 +217,35 @@ impl ActionExecutor {
             Action::HoldKey { millis, .. } => self.hold_key(&chord, *millis, tabs, time).await?,
             Action::KeyDown { .. } => return self.key_down(&chord, tabs.active()?).await,
             _ => return self.key_up(&chord, tabs.active()?).await,
+        }
+        Ok(Outcome::named(OutcomeName::Ok))
+    }
+
+    /// Types a text with secrets in it, if the page in front may have them.
+    async fn fill(
+        &mut self,
+        into: Option<PagePoint>,
+        text: &SecretText<'_>,
+        press_enter: bool,
+        tabs: &ContextTabs,
+        time: &mut PageTime,
+    ) -> Result<Outcome, EnvironmentError> {
+        let refused = |why: String| Ok(Outcome::with_detail(OutcomeName::InvalidAction, why));
+        let address = observe::current_entry(tabs.active()?).await?.url;
+        let host = HostPort::parse_url(&address).map(|page| page.host.to_string()).unwrap_or_default();
+        if let Some(why) = text.refusal(&host) {
+            return refused(why);
+        }
+        let input = &mut self.pressed.state;
+        if let Some(at) = into {
+            let is_slow = input.has_button_down();
+            time.grant_if(is_slow, tabs, async |tab| act::select_field(tab, input, at).await).await?;
+        }
+        if let Err(why) = fill::fill(tabs.active()?, text).await? {
+            return refused(why);
+        }
+        if press_enter {
+            act::press(tabs.active()?, input, "Enter").await?;
         }
         Ok(Outcome::named(OutcomeName::Ok))
     }

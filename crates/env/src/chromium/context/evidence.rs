@@ -1,13 +1,16 @@
 //! Evidence: the final state of a page, which a scorer grades.
 
-use furrow_rollout::{ErrorPage, Evidence, FaultOwner, Task};
+use furrow_rollout::{ErrorPage, Evidence, FaultOwner, Screenshot, Task};
 
 use super::findings::{ContextChecks, FindingSource};
 use super::tabs::ContextTabs;
+use crate::chromium::conceal::{self, ConcealedPicture};
 use crate::chromium::observe::current_entry;
+use crate::chromium::tab::BrowserTab;
 use crate::chromium::{clock, navigate, picture, script};
 use crate::egress::EgressFilter;
 use crate::environment::EnvironmentError;
+use crate::secrets::Scrubber;
 
 /// An address in evidence is cut to this length.
 const URL_CHARS_MAX: usize = 2048;
@@ -22,6 +25,8 @@ pub(super) struct EvidenceSource<'a> {
     pub is_clock_stopped: bool,
     /// Whether the policy is responsible for where its page is.
     pub has_acted: bool,
+    /// Values that must not be in its picture.
+    pub scrubber: &'a Scrubber,
 }
 
 impl EvidenceSource<'_> {
@@ -41,11 +46,11 @@ impl EvidenceSource<'_> {
             tab.stop_script().await.ok()?;
             clock::stop(tab).await.ok()?;
         }
-        let mut captured = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
+        let mut captured = self.picture(tab).await;
         if matches!(captured, Err(EnvironmentError::PageHang { .. })) {
             tab.stop_script().await.ok()?;
             navigate::ensure_content(tab).await.ok()?;
-            captured = picture::screenshot(tab, &self.task.observation, self.task.viewport).await;
+            captured = self.picture(tab).await;
         }
         let entry = current_entry(tab).await.ok()?;
         let screenshot = captured.ok()?.bytes;
@@ -64,6 +69,18 @@ impl EvidenceSource<'_> {
             probe_json,
             findings_json,
         })
+    }
+
+    async fn picture(&self, tab: &BrowserTab) -> Result<Screenshot, EnvironmentError> {
+        let Task { observation, viewport, .. } = self.task;
+        let take = || picture::screenshot(tab, observation, *viewport);
+        match conceal::picture(tab, self.scrubber, take).await? {
+            ConcealedPicture::Shown(picture) => Ok(picture),
+            ConcealedPicture::Withheld(why) => {
+                tracing::warn!(task = self.task.task_id, why, "the final screenshot is withheld");
+                picture::grey(observation, *viewport)
+            }
+        }
     }
 
     /// What the scorer looks up; an error says that the page died meanwhile.

@@ -47,8 +47,7 @@ impl ContextFiles {
         if let Some(bytes_max) = this.files.download_bytes_max {
             let running = prewarmed.browser.process();
             let id = prewarmed.id.clone();
-            let deadline = config.deadlines.input;
-            let watch = DownloadWatch::start(running, id, folder.downloads(), bytes_max, deadline).await?;
+            let watch = DownloadWatch::start(running, id, folder.downloads(), bytes_max, config).await?;
             this.downloads = Some(watch);
         }
         this.folder = Some(folder);

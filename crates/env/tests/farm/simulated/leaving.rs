@@ -41,7 +41,7 @@ async fn a_stale_token_ends_the_attempt() {
         book.queue.push_back(assignment(0, server.address));
     });
     farm.book.until("step 0 came", |book| book.calls.len() > 1).await;
-    farm.book.change(|book| book.leases.insert(name(0), 99));
+    farm.book.change(|book| book.leases.insert(name(0), (99, furrow_wire::v1::LeaseSecret::default())));
     policy.notes.until("the stale one is closed", |notes| notes.closed == 1).await;
     let book = farm.book.clone();
     assert_eq!(farm.end().await, WorkerSummary { acknowledged: 0, abandoned: 1, cut_off: 0 });
@@ -109,7 +109,8 @@ async fn a_trajectory_leased_anew_replaces_the_older_attempt() {
     farm.book.until("step 0 is recorded", |book| book.recorded(&name(0)).len() == 1).await;
     farm.book.change(|book| {
         book.steps.clear();
-        book.queue.push_back(Assignment { token: 50, ..assignment(0, server.address) });
+        let secret = LeaseSecret::new([50; LEASE_SECRET_BYTES]);
+        book.queue.push_back(Assignment { token: 50, secret, ..assignment(0, server.address) });
     });
     policy.notes.until("the older one is closed", |notes| notes.closed == 1).await;
     policy.notes.change(|notes| notes.pause_from = None);

@@ -169,7 +169,7 @@ impl DoomedHarness {
             }
             if iteration == weights_at {
                 let (done, answer) = oneshot::channel();
-                let weights = Box::new(SimWeights { text: 2, vision: 2 });
+                let weights = Box::new(SimWeights { text: 2, vision: 2, overflow: false });
                 let new = NewWeights { version: PolicyVersion(2), vision: [2; 32], weights, done };
                 self.harness.engine.apply(EngineEvent::Weights(Box::new(new)));
                 self.weights = Some(answer);

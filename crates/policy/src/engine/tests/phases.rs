@@ -260,7 +260,7 @@ impl Walk {
             Event::Weights => {
                 self.version += 1;
                 let (done, _) = oneshot::channel();
-                let weights = SimWeights { text: self.version as u64, vision: 0 };
+                let weights = SimWeights { text: self.version as u64, ..SimWeights::default() };
                 let version = PolicyVersion(self.version);
                 let new = NewWeights { version, vision: [0; 32], weights: Box::new(weights), done };
                 self.engine.apply(EngineEvent::Weights(Box::new(new)));

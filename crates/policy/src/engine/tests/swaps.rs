@@ -26,7 +26,7 @@ fn swapping(on_swap: OnSwap, old_versions_max: u32) -> EngineSettings {
 /// another encoder.
 fn weights_of_version(version: i32) -> (SimWeights, [u8; 32]) {
     let vision = version / 3;
-    let weights = SimWeights { text: version as u64 * 0x9e37, vision: vision as u64 };
+    let weights = SimWeights { text: version as u64 * 0x9e37, vision: vision as u64, overflow: false };
     // The engine starts with the encoder whose hash is all zeros.
     (weights, [vision as u8; 32])
 }

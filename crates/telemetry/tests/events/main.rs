@@ -7,10 +7,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+mod reader;
+
 use std::collections::BTreeSet;
-use std::fs;
 use std::panic;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use furrow_rollout::{
@@ -18,64 +18,9 @@ use furrow_rollout::{
     TimeSplit, TrajectoryAncestry,
 };
 use furrow_telemetry::*;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
-/// Reads the log of this process, one event at a time.
-struct LogReader {
-    path: PathBuf,
-    recorded_events: BTreeSet<String>,
-}
-
-impl LogReader {
-    /// Emits, and compares the one new line (without times and messages) and its changes of the
-    /// metrics.
-    #[track_caller]
-    fn check(&mut self, emit: impl FnOnce(), level: &str, want: Value, moved: &[(&str, i64)]) {
-        let lines = self.lines().len();
-        let before = totals();
-        emit();
-        let mut new = self.lines().split_off(lines);
-        assert_eq!(new.len(), 1, "one event, one line: {new:?}");
-        let mut line = new.remove(0);
-        assert_eq!(line.remove("level").unwrap(), level, "{line:?}");
-        for key in ["timestamp", "target", "message"] {
-            assert!(line.remove(key).unwrap().is_string());
-        }
-        let name = want["event"].as_str().unwrap().to_owned();
-        let Value::Object(want) = want else { panic!("the expected value must be an object: {want}") };
-        assert_eq!(line, want);
-        assert_eq!(changed(&before), moved.iter().map(|&(key, by)| (key.to_owned(), by)).collect::<Vec<_>>());
-        self.recorded_events.insert(name);
-    }
-
-    fn lines(&self) -> Vec<Map<String, Value>> {
-        let text = fs::read_to_string(&self.path).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-/// Every metric as one whole number: means and histograms by their counts.
-fn totals() -> Vec<(String, i64)> {
-    let total = |point: MetricPoint| {
-        let key = point
-            .label
-            .map_or(point.name.to_owned(), |(_, label_value)| format!("{}/{label_value}", point.name));
-        let number = match point.sample {
-            MetricSample::Counter(value) => value as i64,
-            MetricSample::Gauge(value) => value.unwrap_or(-1),
-            MetricSample::Average { count, .. } => count as i64,
-            MetricSample::Histogram(buckets) => buckets.count() as i64,
-        };
-        (key, number)
-    };
-    process_metrics().points().into_iter().map(total).collect()
-}
-
-fn changed(before: &[(String, i64)]) -> Vec<(String, i64)> {
-    let now = totals();
-    let moved = now.into_iter().zip(before).map(|((key, now), (_, then))| (key, now - then));
-    moved.filter(|(_, by)| *by != 0).collect()
-}
+use crate::reader::LogReader;
 
 const RUN_ID: &str = "r";
 const TRAJECTORY_ID: &str = "r-g000003-s1-a0";
@@ -176,9 +121,9 @@ fn check_lease_events(reader: &mut LogReader) {
         &[("rollout/leases_lost", 1)],
     );
     reader.check(
-        || CallFenced { of, token: 7, call: "record_step" }.emit(),
+        || CallFenced { of, token: 7, call: "record_step", why: "other secret" }.emit(),
         "WARN",
-        json!({"event": "call.fenced", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 7, "call": "record_step"}),
+        json!({"event": "call.fenced", "run_id": RUN_ID, "trajectory_id": TRAJECTORY_ID, "token": 7, "call": "record_step", "why": "other secret"}),
         &[("rollout/calls_fenced", 1)],
     );
     reader.check(
@@ -259,6 +204,12 @@ fn check_trajectory_events(reader: &mut LogReader) {
 
 fn check_evaluation_events(reader: &mut LogReader) {
     reader.check(
+        || VersionWithdrawn { version: 3, reason: "its logits are not finite" }.emit(),
+        "ERROR",
+        json!({"event": "version.withdrawn", "version": 3, "reason": "its logits are not finite"}),
+        &[("rollout/versions_withdrawn", 1)],
+    );
+    reader.check(
         || EvaluationBegun { version: 4, problems: 3 }.emit(),
         "INFO",
         json!({"event": "evaluation.begun", "version": 4, "problems": 3}),
@@ -322,6 +273,15 @@ fn check_group_and_shard_events(reader: &mut LogReader) {
             ("records/bytes", 1234),
             ("records/commit_micros", 2),
         ],
+    );
+    reader.check(
+        || {
+            RowsExpired { version: 9, up_to: 4, trajectories: 3, steps: 40, files: 5, bytes: 777 }.emit();
+        },
+        "INFO",
+        json!({"event": "rows.expired", "version": 9, "up_to": 4, "trajectories": 3, "steps": 40, "files": 5,
+               "bytes": 777}),
+        &[("records/expired", 3), ("records/expired_bytes", 777)],
     );
 }
 
@@ -388,17 +348,19 @@ fn check_acknowledgement_events(reader: &mut LogReader) {
 
 /// Browsers, and the memory that the worker has for them.
 fn check_browser_events(reader: &mut LogReader) {
-    let test = |problem| ChromiumSelfTest { product: "Chrome/156", sandbox: true, micros: 9, problem }.emit();
+    let test = |problem| {
+        ChromiumSelfTest { product: "Chrome/156", sandbox: true, walls: "full", micros: 9, problem }.emit();
+    };
     reader.check(
         || test(None),
         "INFO",
-        json!({"event": "chromium.self_test", "product": "Chrome/156", "sandbox": true, "micros": 9, "passed": true}),
+        json!({"event": "chromium.self_test", "product": "Chrome/156", "sandbox": true, "walls": "full", "micros": 9, "passed": true}),
         &[],
     );
     reader.check(
         || test(Some("no screenshot")),
         "WARN",
-        json!({"event": "chromium.self_test", "product": "Chrome/156", "sandbox": true, "micros": 9, "passed": false,
+        json!({"event": "chromium.self_test", "product": "Chrome/156", "sandbox": true, "walls": "full", "micros": 9, "passed": false,
                "problem": "no screenshot"}),
         &[],
     );
