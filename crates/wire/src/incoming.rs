@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -29,6 +29,9 @@ pub(crate) const CONNECTIONS_MAX: u64 = 4096;
 const CONNECTIONS_MIN: u64 = 16;
 /// Connections beyond the limit that may be ending: the tasks that own them close them.
 const ENDING_MAX: usize = 32;
+/// Pause while so many are ending. Callers wait in the listener's queue meanwhile, and are not
+/// refused because a busy machine closes connections late.
+const ENDING_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after the system refused a connection, which it does until a descriptor is free.
 const REFUSED_PAUSE: Duration = Duration::from_millis(50);
 
@@ -74,10 +77,15 @@ pub struct BoundedIncoming {
 #[derive(Debug, Default)]
 struct OpenConnections(Mutex<BTreeMap<IpAddr, usize>>);
 
+/// Whether a connection has spoken before it had to make way. What comes first is final, so that
+/// no more connections than the limit stay.
+#[derive(Debug, Default)]
+struct Silence(AtomicU8);
+
 #[derive(Debug)]
 struct SilentConnection {
     address: IpAddr,
-    has_spoken: Arc<AtomicBool>,
+    silence: Arc<Silence>,
     /// Ends it. Closed when it has ended.
     end: oneshot::Sender<()>,
 }
@@ -88,9 +96,33 @@ pub struct BoundedStream {
     stream: TcpStream,
     address: IpAddr,
     open: Arc<OpenConnections>,
-    has_spoken: Arc<AtomicBool>,
+    silence: Arc<Silence>,
     /// `None` once it has spoken.
     end: Option<oneshot::Receiver<()>>,
+}
+
+impl Silence {
+    const SILENT: u8 = 0;
+    const SPOKEN: u8 = 1;
+    const ENDED: u8 = 2;
+
+    fn is_silent(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::SILENT
+    }
+
+    /// The peer has spoken; false if the connection had to make way before.
+    fn speak(&self) -> bool {
+        self.leave(Self::SPOKEN)
+    }
+
+    /// The connection makes way; false if the peer had spoken before.
+    fn end(&self) -> bool {
+        self.leave(Self::ENDED)
+    }
+
+    fn leave(&self, state: u8) -> bool {
+        self.0.compare_exchange(Self::SILENT, state, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
 }
 
 impl BoundedIncoming {
@@ -102,31 +134,35 @@ impl BoundedIncoming {
     /// The connection as one of the server's; `None`: it is refused.
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> Option<BoundedStream> {
         let address = peer.ip();
-        self.silent.retain(|silent| !silent.end.is_closed() && !silent.has_spoken.load(Ordering::Relaxed));
+        self.silent.retain(|silent| !silent.end.is_closed() && silent.silence.is_silent());
         let counts = self.open.counts(address);
         let is_full = counts.all >= self.limits.connections_max;
         let is_address_full = counts.of_address >= self.limits.address_max;
-        if counts.all >= self.limits.connections_max + ENDING_MAX {
-            return None;
-        }
         if (is_full || is_address_full) && !self.end_oldest(is_address_full.then_some(address)) {
             return None;
         }
         // Without it messages only wait longer.
         stream.set_nodelay(true).ok();
-        let has_spoken = Arc::new(AtomicBool::new(false));
+        let silence = Arc::<Silence>::default();
         let (end, ended) = oneshot::channel();
-        self.silent.push_back(SilentConnection { address, has_spoken: has_spoken.clone(), end });
+        self.silent.push_back(SilentConnection { address, silence: silence.clone(), end });
         self.open.add(address);
-        Some(BoundedStream { stream, address, open: self.open.clone(), has_spoken, end: Some(ended) })
+        Some(BoundedStream { stream, address, open: self.open.clone(), silence, end: Some(ended) })
     }
 
     /// Ends the oldest connection that said nothing, of one address or of all; false if there is
     /// none.
     fn end_oldest(&mut self, address: Option<IpAddr>) -> bool {
         let is_of = |silent: &SilentConnection| address.is_none_or(|address| silent.address == address);
-        let Some(oldest) = self.silent.iter().position(is_of) else { return false };
-        self.silent.remove(oldest).is_some_and(|silent| silent.end.send(()).is_ok())
+        while let Some(oldest) = self.silent.iter().position(is_of) {
+            let Some(silent) = self.silent.remove(oldest) else { return false };
+            if silent.silence.end() {
+                // A connection that is gone already has made way, too.
+                silent.end.send(()).ok();
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -138,6 +174,11 @@ impl Stream for BoundedIncoming {
             if let Some(pause) = &mut self.pause {
                 ready!(pause.as_mut().poll(context));
                 self.pause = None;
+            }
+            // Each one beyond the limit is ending, so this comes to an end.
+            if self.open.count() >= self.limits.connections_max + ENDING_MAX {
+                self.pause = Some(Box::pin(tokio::time::sleep(ENDING_PAUSE)));
+                continue;
             }
             match ready!(self.listener.poll_accept(context)) {
                 Ok((stream, peer)) => {
@@ -161,6 +202,10 @@ struct ConnectionCounts {
 }
 
 impl OpenConnections {
+    fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+
     fn counts(&self, address: IpAddr) -> ConnectionCounts {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ConnectionCounts { all: open.values().sum(), of_address: open.get(&address).copied().unwrap_or(0) }
@@ -203,20 +248,24 @@ impl AsyncRead for BoundedStream {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(context, buffer) {
-            if buffer.filled().len() > before {
-                self.has_spoken.store(true, Ordering::Relaxed);
+            if self.end.is_some() && buffer.filled().len() > before {
+                if !self.silence.speak() {
+                    buffer.set_filled(before);
+                    return Poll::Ready(Err(made_way()));
+                }
                 self.end = None;
             }
             return Poll::Ready(read);
         }
         let is_ended =
             self.end.as_mut().is_some_and(|end| Pin::new(end).poll(context) == Poll::Ready(Ok(())));
-        if is_ended {
-            let why = "the connection said nothing and made way for another";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, why)));
-        }
-        Poll::Pending
+        if is_ended { Poll::Ready(Err(made_way())) } else { Poll::Pending }
     }
+}
+
+fn made_way() -> io::Error {
+    let why = "the connection said nothing and made way for another";
+    io::Error::new(io::ErrorKind::ConnectionAborted, why)
 }
 
 impl AsyncWrite for BoundedStream {
