@@ -73,6 +73,45 @@ install_for_kernels() {
   export FURROW_NVRTC=$PWD/$NVRTC_FOLDER
 }
 
+# The most tests that may need their second try.
+FLAKY_MAX=3
+
+# tests_to LOG ARGUMENT...: tests whose failures, if all of them have names, wait for `second_try`.
+tests_to() {
+  local log=$1
+  shift
+  mkdir -p .cache
+  if tests --no-fail-fast "$@" 2>&1 | tee "$log"; then return; fi
+  python3 tests/failed.py "$log" >/dev/null
+  : >"$log.failed"
+}
+
+# second_try LOG...: runs the tests again that failed, alone and on a machine that does nothing else, because a deadline
+# that a busy machine misses is no error of the program. A test that fails twice fails the run, and so do more than a few.
+# Each that passes now is named as flaky: to be mended like any other failure.
+second_try() {
+  local log logs=() again=()
+  for log in "$@"; do
+    if [ -e "$log.failed" ]; then
+      rm "$log.failed"
+      logs+=("$log")
+    fi
+  done
+  if [ "${#logs[@]}" = 0 ]; then return; fi
+  part "second try"
+  mapfile -t again < <(python3 tests/failed.py "${logs[@]}")
+  local names=("${again[@]}")
+  while [ "${names[0]}" != --exact ]; do names=("${names[@]:1}"); done
+  names=("${names[@]:1}")
+  if [ "${#names[@]}" -gt "$FLAKY_MAX" ]; then
+    echo "failed: ${names[*]}; more than $FLAKY_MAX tests, which is no matter of a busy machine" >&2
+    exit 1
+  fi
+  tests --no-fail-fast "${again[@]}" --nocapture
+  end_part
+  say "flaky, passed at the second try: ${names[*]}"
+}
+
 lints() {
   cargo clippy --workspace --all-targets --features "$FEATURES" --quiet -- -D warnings
 }
@@ -152,10 +191,11 @@ computing_tests() {
   part "tests without browsers"
   export FURROW_FUZZ_SECONDS=${FURROW_FUZZ_SECONDS:-10}
   # shellcheck disable=SC2086
-  tests --lib --bin furrow --bin furrow-bench $(printf -- '--test=%s ' $names)
+  tests_to .cache/tests.log --lib --bin furrow --bin furrow-bench $(printf -- '--test=%s ' $names)
   part "tests in the documentation"
   tests --doc --quiet
   part "the GPU machine's scripts"
+  "$FURROW_TEST_PYTHON" tests/test_failed.py
   # Those that need PyTorch say so and are left out here.
   FURROW=$(target_folder)/debug/furrow "$FURROW_TEST_PYTHON" -m unittest discover --start-directory tests/gpu --quiet
   end_part
@@ -197,16 +237,18 @@ all() {
   part "waiting for the compiler"
   finish compile
 
+  rm -f .cache/tests.log.failed .cache/browsers.log.failed
   beside computing computing_tests
   beside checking checking_compilers
   part "tests with browsers and farms"
-  tests --test=farm --test=pages --test=browser
+  tests_to .cache/browsers.log --test=farm --test=pages --test=browser
   part "the quickstart job"
   quickstart
   part "waiting for the tests without browsers"
   finish computing
   part "waiting for the lints"
   finish checking
+  second_try .cache/tests.log .cache/browsers.log
   end
 }
 
