@@ -10,7 +10,7 @@
 #   SHA256SUMS
 #
 # The program also has its list of crates within (cargo auditable): `cargo audit bin furrow` and other scanners read it.
-# Two builds of one commit with one toolchain are the same bytes. Needs a clean checkout; the tools are built once into
+# Needs a clean checkout; the tools are built once into
 # .cache/release-tools from packages that deploy/release-tools.txt pins by hash.
 set -euo pipefail
 cd "$(dirname "$0")/.."
