@@ -105,7 +105,7 @@ async fn measure(
     while let Some(ended) = sessions.join_next().await {
         lost += f64::from(u8::from(ended?.is_err()));
     }
-    harness.model.stop().await;
+    harness.model.stop().await.map_err(anyhow::Error::msg)?;
     report.add("sessions lost", "", lost);
     report.add("replies a second, no exchange", "1/s", quiet);
     report.add("replies a second, one exchange after another", "1/s", busy);

@@ -151,7 +151,7 @@ fn play_tokens(args: &ReplayArgs, found: &[FoundTrajectory]) -> Result<(), Comma
         for one in found {
             played.push(play(&model, one, args.prefill_share, PREFILL_SEED).await?);
         }
-        model.stop().await;
+        model.stop().await.map_err(anyhow::Error::msg)?;
         Ok::<_, CommandFailure>(played)
     })?;
     print_token_results(&played, args.json)

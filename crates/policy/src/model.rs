@@ -121,22 +121,22 @@ impl Policy for ModelPolicy {
         arm_at_stop();
     }
 
-    async fn stop(&self) {
+    async fn stop(&self) -> Result<(), String> {
         let stopping = async {
             // The send fails only if the engine has ended already.
             self.shared.events.send(EngineEvent::Stop).await.ok();
             self.shared.ended().await
         };
-        match tokio::time::timeout(STOP_MAX, stopping).await {
-            Ok(EngineEnd::Stalled { .. }) => return,
-            Ok(_) => {}
-            Err(_) => {
-                tracing::error!(
-                    seconds = STOP_MAX.as_secs(),
-                    "the engine did not stop in time; the process ends without it"
-                );
-                return;
-            }
+        let Ok(end) = tokio::time::timeout(STOP_MAX, stopping).await else {
+            // Without a watchdog, as on a CPU, a long batch is no failure.
+            tracing::error!(
+                seconds = STOP_MAX.as_secs(),
+                "the engine did not stop in time; the process ends without it"
+            );
+            return Ok(());
+        };
+        if matches!(end, EngineEnd::Stalled { .. }) {
+            return Err(end.to_string());
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -146,6 +146,7 @@ impl Policy for ModelPolicy {
                 tracing::error!(name, "a thread panicked");
             }
         }
+        if end == EngineEnd::Stopped { Ok(()) } else { Err(end.to_string()) }
     }
 }
 

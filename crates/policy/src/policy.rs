@@ -129,8 +129,11 @@ pub trait Policy: Send + Sync + 'static {
     /// Marks that the worker drains: a device that has stalled is given up sooner from now on.
     fn prepare_to_stop(&self) {}
 
-    /// Releases all resources. Sessions that are still open fail from then on.
-    async fn stop(&self) {}
+    /// Releases all resources. Sessions that are still open fail from then on. Returns the reason
+    /// as an error if the policy has failed, be it while it stopped.
+    async fn stop(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Turns observations into replies. Dropping it frees all its resources.

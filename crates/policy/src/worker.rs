@@ -221,8 +221,11 @@ where
         Some(chatting) => chatting.await.map_err(WorkerError::Chats),
         None => Ok(0),
     };
-    policy.stop().await;
-    Ok(WorkerReport { chats_cut_off: chatted?, ..report? })
+    // A device that is given up ends its sessions, so the drain may be over before it is known to
+    // have failed.
+    let stopped = policy.stop().await.map_err(|why| WorkerError::Failed { why });
+    let report = WorkerReport { chats_cut_off: chatted?, ..report? };
+    stopped.map(|()| report)
 }
 
 /// Serves chats alone until `stop` is cancelled, then drains them within `grace`. Returns how many
@@ -246,8 +249,9 @@ pub async fn serve_chats(
             chatting.await.map_err(WorkerError::Chats).and(Err(WorkerError::Failed { why }))
         }
     };
-    policy.stop().await;
-    report
+    let stopped = policy.stop().await.map_err(|why| WorkerError::Failed { why });
+    let report = report?;
+    stopped.map(|()| report)
 }
 
 /// Creates the policy. A checkpoint is loaded on a blocking thread.

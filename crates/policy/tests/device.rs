@@ -11,7 +11,7 @@ mod fixture;
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_policy::{PolicyConfig, WorkerError, WorkerReport};
+use furrow_policy::{Policy as _, PolicyConfig, WorkerError, WorkerReport};
 use furrow_rollout::*;
 use furrow_wire::v1::policy_service_client::PolicyServiceClient;
 use furrow_wire::v1::{Acted, Observe, SessionRequest, SessionResponse, session_request, session_response};
@@ -164,6 +164,24 @@ async fn act_until_it_fails(doomed: &TestWorker) -> Vec<SessionStory> {
         ends.push(tokio::time::timeout(TIMEOUT, session).await.expect("no session hangs").unwrap());
     }
     ends
+}
+
+/// When the device is given up, sessions end and a worker that drains has drained. Only `stop` can
+/// tell that from a worker whose sessions finished.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_whose_device_hangs_while_it_stops_has_failed() {
+    let scenario = fail::FailScenario::setup();
+    let config = config(|policy| policy.engine.device_timeout_millis = 3_600_000);
+    let model = fixture::model(&config);
+    let opening = opening(&config, 0, 0, ContextPolicy::Append);
+    let mut session = fixture::open(&model, &opening, &[]).await.unwrap();
+    fail::cfg("device.run", "return(hang)").unwrap();
+    let asking = tokio::time::timeout(Duration::from_secs(1), fixture::act(&mut *session, &opening, 0));
+    assert!(asking.await.is_err(), "the device does not answer");
+    model.prepare_to_stop();
+    let why = model.stop().await.unwrap_err();
+    assert!(why.starts_with("the device has not answered for "), "{why}");
+    scenario.teardown();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -67,7 +67,7 @@ async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
     for opening in &openings {
         want.push(act_steps(&quiet, opening, steps(opening)).await);
     }
-    quiet.stop().await;
+    quiet.stop().await.unwrap();
 
     let seed = 20_261_121;
     let (models, watched) = watch::channel(model(&config));
@@ -78,7 +78,7 @@ async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_millis(700)).await;
         let old = models.send_replace(model(&config));
-        old.stop().await;
+        old.stop().await.unwrap();
     }
     let mut origins = Vec::new();
     for ((task, want), opening) in tasks.into_iter().zip(&want).zip(&openings) {
@@ -95,7 +95,7 @@ async fn sixty_four_sessions_get_bit_for_bit_what_they_get_alone() {
     for origin in [StateOrigin::Forked, StateOrigin::Rebuilt, StateOrigin::Resident] {
         assert!(origins.contains(&origin), "seed {seed}: no reply has the origin {origin:?}");
     }
-    models.borrow().stop().await;
+    models.borrow().stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,5 +127,5 @@ async fn idle_sessions_are_offloaded_and_restored_bit_for_bit() {
         }
         assert!(origins.contains(&StateOrigin::Offloaded), "{keep}: eight sessions on six slots");
     }
-    model.stop().await;
+    model.stop().await.unwrap();
 }

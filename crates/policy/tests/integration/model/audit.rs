@@ -25,7 +25,7 @@ async fn acted(share: f64) -> Vec<Vec<(PolicyReply, Trace)>> {
         assert_eq!(last.1.rescored, steps[2].1.rescored, "{keep}");
         all.push(steps);
     }
-    model.stop().await;
+    model.stop().await.unwrap();
     all
 }
 

@@ -207,7 +207,7 @@ async fn a_chat_with_a_picture_is_answered_as_a_trajectory_is() {
     let opening = opening(&spec, 3, 0, ContextPolicy::Append);
     let want = act_steps(&model, &opening, 1).await;
     let want = tokens(&want[0].1);
-    model.stop().await;
+    model.stop().await.unwrap();
 
     let image = data_url(&page(&opening, 0).screenshot.bytes);
     let mut payload = request(json!([

@@ -97,7 +97,7 @@ async fn one_pass_over_the_claimed_prompt_gives_the_recorded_log_probs() {
                 assert_eq!(row.forced.contains(&true), is_constrained);
             }
         }
-        model.stop().await;
+        model.stop().await.unwrap();
     }
 }
 
@@ -114,7 +114,7 @@ async fn a_cut_reply_ends_with_the_stop_id_and_the_next_prompt_follows_it() {
     assert_eq!(cut.sampled_logprobs.as_ref().unwrap()[2], None);
     let next = tokens(&rows[1].1);
     assert_eq!(next.prefix_len as usize, cut.prompt_token_ids.len() + 3);
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 /// The workload of a measurement: every reply has the configured length, and no action ends its
@@ -144,7 +144,7 @@ async fn replies_of_an_exact_length_are_actions_that_end_nothing() {
             sampled += row.response_mask.iter().filter(|sampled| **sampled).count();
         }
     }
-    model.stop().await;
+    model.stop().await.unwrap();
     println!("{} of {} ids were sampled: {kinds:?}", sampled, 8 * 3 * exact);
     assert!(kinds.len() >= 3, "{kinds:?}");
 }

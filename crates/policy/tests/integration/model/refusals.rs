@@ -57,7 +57,7 @@ async fn past_steps_of_another_session_are_refused() {
         rebuild_with(|past| past.screenshot.bytes = Bytes::from_static(b"?")).await,
         "screenshot cannot be read",
     );
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,7 +74,7 @@ async fn a_broken_screenshot_ends_its_session_and_a_full_context_its_trajectory(
     check(act(&mut *session, &opening, step + 1).await, "the next step of the session is");
     drop(session);
     assert_eq!(act_steps(&model, &opening, 1).await.len(), 1, "other sessions continue");
-    model.stop().await;
+    model.stop().await.unwrap();
     check(model.open(&opening).await.map(drop), "model of this policy worker has failed");
 }
 
@@ -92,7 +92,7 @@ async fn a_session_more_than_fit_is_refused_until_one_is_dropped() {
     check(open(&model, &openings[1], &[]).await.map(drop), "all 1 sessions are in use");
     drop(first);
     assert_eq!(act_steps(&model, &openings[1], 1).await.len(), 1);
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 #[test]

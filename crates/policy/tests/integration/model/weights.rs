@@ -269,7 +269,7 @@ async fn a_hundred_versions_take_over_under_load_and_every_token_is_of_its_own()
         "{growth} bytes of growth after 80 versions of {}",
         published().bytes
     );
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -289,7 +289,7 @@ async fn rebuilt_sessions_have_nothing_of_older_weights() {
     }
     assert!(rebuilt > 0, "no session was open when weights arrived");
     assert!(recompute(&all, 16) >= 8);
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -306,7 +306,7 @@ async fn a_trajectory_that_finishes_on_old_weights_is_of_one_version() {
     }
     assert!(later > 4, "only {later} trajectories began after the first exchange");
     assert!(recompute(&all, 16) >= 12);
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 /// Log-probs of one sequence, whose tokens run on weights that change at given positions.
@@ -425,7 +425,7 @@ async fn a_kept_state_goes_on_under_new_weights_exactly_where_the_records_say() 
             );
         }
     }
-    model.stop().await;
+    model.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -470,5 +470,5 @@ async fn bad_weights_are_refused_with_their_file_and_tensor_and_the_old_ones_sta
     check(WeightsOrder { version: PolicyVersion(0), ..order(1) }, &["not newer than 0"]).await;
     let steps = act_steps(&model, &opening, 1).await;
     assert_eq!(tokens(&steps[0].1).response_token_ids, tokens(&want[0].1).response_token_ids);
-    model.stop().await;
+    model.stop().await.unwrap();
 }
