@@ -84,7 +84,7 @@ fn suites_written_by_hand_are_run_judged_and_scored_again() {
     let judge = FakeChatServer::start(vec![
         ServerAction::Status(429, Some("0.05")),
         ServerAction::Truncated,
-        ServerAction::Text("The page shows it. SUCCESS".into()),
+        ServerAction::Text("The page shows it.\nSUCCESS".into()),
     ])
     .unwrap();
     let job = |pages: &str| {

@@ -3,9 +3,10 @@
 //!
 //! The protocol is WebVoyager's (`evaluation/auto_eval.py` of MinorJerry/WebVoyager) with a prompt
 //! of our own: the model gets the task, the final answer and the last k screenshots; a screenshot
-//! overrides the answer, and the answer is trusted about what the screenshots do not show. A reply
-//! with `NOT SUCCESS` is a no, otherwise one with `SUCCESS` is a yes, and one with neither is no
-//! verdict. Nothing here uses a network: the caller supplies a [`Judge`].
+//! overrides the answer, and the answer is trusted about what the screenshots do not show. Replies
+//! are read more strictly than there: a yes is a last line that is `SUCCESS` and nothing else, in a
+//! reply without `NOT SUCCESS`; a reply with `NOT SUCCESS` is a no; any other is no verdict.
+//! Nothing here uses a network: the caller supplies a [`Judge`].
 
 use bytes::Bytes;
 
@@ -106,18 +107,26 @@ impl JudgeBrief<'_> {
     }
 }
 
-/// The verdict of a reply: yes, no, or none. `NOT SUCCESS` is searched first, because it contains
-/// `SUCCESS`. A word such as `UNSUCCESSFUL` is neither: a search for the letters alone would take
-/// it for a yes.
+/// The verdict of a reply: yes, no, or none. A search for `SUCCESS` would take "NO SUCCESS" or "not
+/// yet a SUCCESS" for a yes, and there are more ways to say no than a list has entries.
 pub(crate) fn read_verdict(text: &str) -> Option<bool> {
     let tokens: Vec<&str> =
         text.split(|c: char| !c.is_alphanumeric()).filter(|token| !token.is_empty()).collect();
-    let negated = tokens.windows(2).any(|pair| pair[0] == "NOT" && pair[1].starts_with("SUCCESS"));
-    match (negated, tokens.contains(&"SUCCESS")) {
-        (true, _) => Some(false),
-        (false, true) => Some(true),
-        (false, false) => None,
+    if tokens.windows(2).any(|pair| pair[0] == "NOT" && pair[1].starts_with("SUCCESS")) {
+        return Some(false);
     }
+    let last = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    is_success(last).then_some(true)
+}
+
+/// Whether a line is the verdict `SUCCESS`, with nothing but Markdown's emphasis, a full stop and
+/// the name of the line around it.
+fn is_success(line: &str) -> bool {
+    let plain: String = line.chars().filter(|c| !matches!(c, '*' | '_' | '`' | '#')).collect();
+    let verdict = plain.trim().strip_suffix('.').unwrap_or(plain.trim());
+    ["", "Verdict:", "VERDICT:", "Final verdict:", "FINAL VERDICT:"]
+        .iter()
+        .any(|name| verdict.strip_prefix(name).is_some_and(|rest| rest.trim() == "SUCCESS"))
 }
 
 /// A reply as quoted in a rationale.
@@ -135,29 +144,79 @@ mod tests {
     use super::*;
 
     #[test]
-    fn not_success_is_looked_for_first() {
-        let table = [
-            ("SUCCESS", Some(true)),
-            ("The list is right.\nVerdict: SUCCESS.", Some(true)),
-            ("**SUCCESS**", Some(true)),
-            ("NOT SUCCESS", Some(false)),
-            ("NOT\nSUCCESS", Some(false)),
-            ("**NOT** **SUCCESS**", Some(false)),
-            ("Verdict: NOT_SUCCESS", Some(false)),
-            ("NOT SUCCESSFUL", Some(false)),
-            ("It says SUCCESS, but the price is wrong: NOT SUCCESS", Some(false)),
-            ("NOT SUCCESS. No, SUCCESS", Some(false)),
-            ("UNSUCCESSFUL", None),
-            ("SUCCESSFUL", None),
-            ("success", None),
-            ("not success", None),
-            ("I cannot tell.", None),
-            ("", None),
-            ("NOT", None),
-            ("SUCCES", None),
-        ];
-        for (text, want) in table {
-            assert_eq!(read_verdict(text), want, "{text:?}");
+    fn only_a_last_line_that_is_the_verdict_is_a_yes() {
+        for yes in [
+            "SUCCESS",
+            "The list is right.\nVerdict: SUCCESS.",
+            "**SUCCESS**",
+            "It is there.\n\n**Verdict:** `SUCCESS`\n\n",
+            "FINAL VERDICT: SUCCESS",
+            "Not every row was opened, but none had to be.\r\nSUCCESS\r\n",
+        ] {
+            assert_eq!(read_verdict(yes), Some(true), "{yes:?}");
+        }
+        for no in [
+            "NOT SUCCESS",
+            "NOT\nSUCCESS",
+            "**NOT** **SUCCESS**",
+            "Verdict: NOT_SUCCESS",
+            "NOT SUCCESSFUL",
+            "It says SUCCESS, but the price is wrong: NOT SUCCESS",
+            "NOT SUCCESS. No, SUCCESS",
+            "NOT SUCCESS\nSUCCESS",
+        ] {
+            assert_eq!(read_verdict(no), Some(false), "{no:?}");
+        }
+    }
+
+    #[test]
+    fn no_wording_of_a_no_is_a_yes() {
+        for no in [
+            "NO SUCCESS",
+            "This is not a SUCCESS, but a FAILURE",
+            "NOT YET SUCCESS",
+            "NOT A SUCCESS",
+            "Verdict: NO SUCCESS",
+            "SUCCESS: no",
+            "SUCCESS: false",
+            "SUCCESS = 0",
+            "SUCCESS?",
+            "SUCCESS? No.",
+            "SUCCESS!? Hardly",
+            "no SUCCESS here",
+            "not SUCCESS",
+            "Not SUCCESS",
+            "NEVER SUCCESS",
+            "WITHOUT SUCCESS",
+            "LACK OF SUCCESS",
+            "FAR FROM SUCCESS",
+            "ANYTHING BUT SUCCESS",
+            "PARTIAL SUCCESS",
+            "ALMOST SUCCESS",
+            "NEAR SUCCESS",
+            "UNSUCCESS",
+            "NON-SUCCESS",
+            "~~SUCCESS~~",
+            "<del>SUCCESS</del>",
+            "❌ SUCCESS",
+            "SUCCESS ❌",
+            "I cannot say SUCCESS",
+            "The verdict SUCCESS would be wrong.",
+            "SUCCESS or NOT, it fails",
+            "SUCCESS\nOn second thought, no.",
+            "Neither SUCCESS nor progress",
+            "SUCCESS is denied",
+            "KEIN SUCCESS",
+            "UNSUCCESSFUL",
+            "FAILURE",
+            "\"SUCCESS\" is what the agent claims",
+            "SUCCESS\u{336}",
+            "(SUCCESS)",
+        ] {
+            assert_ne!(read_verdict(no), Some(true), "{no:?}");
+        }
+        for mute in ["SUCCESSFUL", "success", "I cannot tell.", "", "NOT", "SUCCES", "\n \n"] {
+            assert_eq!(read_verdict(mute), None, "{mute:?}");
         }
     }
 

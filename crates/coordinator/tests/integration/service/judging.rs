@@ -8,7 +8,7 @@ async fn the_votes_of_a_judge_are_the_reward() {
     std::fs::write(dir.path().join("key"), "sk-not-to-be-seen\n").unwrap();
     let deeds = vec![
         ServerAction::Status(429, Some("0.01")),
-        reply_deed("It says 42. SUCCESS"),
+        reply_deed("It says 42.\nSUCCESS"),
         reply_deed("hm"),
         reply_deed("SUCCESS"),
     ];

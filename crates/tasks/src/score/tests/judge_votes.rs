@@ -135,8 +135,11 @@ fn no_answer_is_a_no_without_a_question_and_a_lost_one_no_verdict() {
 #[test]
 fn usage_is_counted_and_the_reference_is_sent_only_on_request() {
     let with_reference = json!({"kind": "judge", "votes": 3, "reference": {"type": "golden", "answer": "7"}});
-    let mut canned =
-        canned(1, 1, vec![replying("NOT SUCCESS"), replying("It is 7: SUCCESS"), replying("SUCCESS\u{7}!")]);
+    let mut canned = canned(
+        1,
+        1,
+        vec![replying("NOT SUCCESS"), replying("It is 7:\nSUCCESS"), replying("\u{7}\nSUCCESS")],
+    );
     let got = judge(&canned, with_reference.clone(), &evidence_with_answer(), EndKind::Answered).unwrap();
     let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
     let want = [
@@ -150,7 +153,7 @@ fn usage_is_counted_and_the_reference_is_sent_only_on_request() {
     assert_eq!(judge_cost_usd(&got), Some(0.75));
     assert_eq!(
         got.rationale,
-        "m on the last 1 screenshots: 2 yes, 1 no, 0 without a verdict, of 3: SUCCESS !"
+        "m on the last 1 screenshots: 2 yes, 1 no, 0 without a verdict, of 3:   SUCCESS"
     );
     assert!(!canned.questions.lock().unwrap()[0].text.contains("right answer"));
     canned.settings.show_reference = true;
