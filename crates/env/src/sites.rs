@@ -2,7 +2,10 @@
 //!
 //! A site is a folder or a part of a zip archive (the MiniWoB++ wheel is one). Its files are read
 //! on first request and kept in a bounded cache: a run shows the same pages from its first
-//! trajectory to its last.
+//! trajectory to its last. Pages of suites of sites run their own scripts only
+//! (`sites/script_policy.rs`).
+
+mod script_policy;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -12,15 +15,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{Method, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
 use crate::hosts::HostName;
+use script_policy::script_policy;
 
 /// The page of a folder.
 const INDEX: &str = "index.html";
+
+/// An empty page of every site, on which the worker reads a site's storage. Nothing runs in it.
+pub(crate) const STORAGE_PAGE: &str = "/.furrow/storage";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StaticSite {
@@ -155,6 +162,7 @@ impl SiteServer {
             return text_response(StatusCode::METHOD_NOT_ALLOWED, "a static site answers GET and HEAD only");
         }
         let mut response = match self.find(host, uri.path()).await {
+            _ if uri.path() == STORAGE_PAGE => storage_page(),
             Ok(SiteEntry::File(file)) => file_response(&file),
             Ok(SiteEntry::Folder) => redirect_response(uri),
             Err(miss) => miss.response(host, uri.path()),
@@ -196,6 +204,8 @@ enum OpenedRoot {
         roots: Vec<PathBuf>,
         /// Whether `index.html` stands for paths that are no files.
         is_single_page: bool,
+        /// Whether the site is one of a suite of sites.
+        is_suite: bool,
     },
     Zip {
         archive: ZipArchive<SharedFile>,
@@ -209,6 +219,8 @@ enum OpenedRoot {
 struct SiteFile {
     bytes: Bytes,
     media_type: &'static str,
+    /// Its Content-Security-Policy; `None` lets it run any script.
+    script_policy: Option<HeaderValue>,
 }
 
 enum SiteEntry {
@@ -228,15 +240,22 @@ enum SiteMiss {
 impl OpenedRoot {
     fn open(site: &StaticSite) -> Result<Self, SiteError> {
         match &site.root {
-            FileRoot::Folder(path) => Self::open_folders(&site.host, std::slice::from_ref(path), false),
-            FileRoot::Layers(paths) => Self::open_folders(&site.host, paths, false),
-            FileRoot::SinglePage(paths) => Self::open_folders(&site.host, paths, true),
+            FileRoot::Folder(path) => {
+                Self::open_folders(&site.host, std::slice::from_ref(path), false, false)
+            }
+            FileRoot::Layers(paths) => Self::open_folders(&site.host, paths, false, true),
+            FileRoot::SinglePage(paths) => Self::open_folders(&site.host, paths, true, true),
             FileRoot::Zip { path, prefix } => Self::open_zip(&site.host, path, prefix),
             FileRoot::Made(made) => Ok(Self::Made(made.clone())),
         }
     }
 
-    fn open_folders(host: &str, paths: &[PathBuf], is_single_page: bool) -> Result<Self, SiteError> {
+    fn open_folders(
+        host: &str,
+        paths: &[PathBuf],
+        is_single_page: bool,
+        is_suite: bool,
+    ) -> Result<Self, SiteError> {
         let open = |path: &PathBuf| {
             let opened = path.canonicalize().and_then(|root| std::fs::read_dir(&root).map(|_| root));
             opened.map_err(|source| SiteError::Folder {
@@ -246,7 +265,7 @@ impl OpenedRoot {
             })
         };
         let roots = paths.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Self::Folders { roots, is_single_page })
+        Ok(Self::Folders { roots, is_single_page, is_suite })
     }
 
     fn open_zip(host: &str, path: &Path, prefix: &str) -> Result<Self, SiteError> {
@@ -272,14 +291,23 @@ impl OpenedRoot {
 
     fn find(&self, relative: &str, file_bytes_max: u64) -> Result<SiteEntry, SiteMiss> {
         match self.read(relative, file_bytes_max) {
-            Ok(bytes) => Ok(SiteEntry::File(SiteFile { bytes, media_type: media_type(relative) })),
+            Ok(bytes) => Ok(SiteEntry::File(self.file(bytes, media_type(relative)))),
             Err(SiteMiss::NotFound) if self.has(&format!("{relative}/index.html")) => Ok(SiteEntry::Folder),
             Err(SiteMiss::NotFound) if self.draws(relative) => {
                 let bytes = self.read(INDEX, file_bytes_max)?;
-                Ok(SiteEntry::File(SiteFile { bytes, media_type: media_type(INDEX) }))
+                Ok(SiteEntry::File(self.file(bytes, media_type(INDEX))))
             }
             Err(miss) => Err(miss),
         }
+    }
+
+    /// Pages of a suite of sites run what is in their files. Other pages, as those of MiniWoB++,
+    /// write handlers into their markup.
+    fn file(&self, bytes: Bytes, media_type: &'static str) -> SiteFile {
+        let is_page = media_type.starts_with("text/html") || media_type.starts_with("image/svg");
+        let is_own = matches!(self, Self::Folders { is_suite: true, .. });
+        let script_policy = if is_page && is_own { script_policy(&bytes) } else { None };
+        SiteFile { bytes, media_type, script_policy }
     }
 
     /// Whether a path that is no file is a page of a single-page application. A missing picture or
@@ -490,7 +518,19 @@ impl SiteMiss {
 }
 
 fn file_response(file: &SiteFile) -> Response<Full<Bytes>> {
-    response(StatusCode::OK, file.media_type, file.bytes.clone())
+    let mut response = response(StatusCode::OK, file.media_type, file.bytes.clone());
+    if let Some(policy) = &file.script_policy {
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy.clone());
+    }
+    response
+}
+
+fn storage_page() -> Response<Full<Bytes>> {
+    let mut response =
+        response(StatusCode::OK, HTML, Bytes::from_static(b"<!doctype html><title>storage</title>"));
+    let nothing = HeaderValue::from_static("default-src 'none'");
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, nothing);
+    response
 }
 
 fn redirect_response(uri: &Uri) -> Response<Full<Bytes>> {
@@ -514,11 +554,11 @@ fn response(status: StatusCode, media_type: &'static str, bytes: Bytes) -> Respo
     let mut response = Response::new(Full::new(bytes));
     *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media_type));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     // A context is disposed of with its cache, and a page must not differ between its first load
     // and its second.
-    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 

@@ -44,7 +44,8 @@ impl DownloadReport {
     /// key. `None` removes that key: the task allows no download.
     pub fn attach(downloads: Option<&Self>, probe_json: Option<String>) -> Option<String> {
         match (downloads, probe_json) {
-            (None, Some(json)) if json.contains(KEY) => Some(Self::strip(&json)),
+            // A key may be written with escapes.
+            (None, Some(json)) if json.contains(KEY) || json.contains('\\') => Some(Self::strip(&json)),
             (None, json) => json,
             (Some(downloads), json) => {
                 let mut report = json.as_deref().and_then(object).unwrap_or_default();

@@ -4,13 +4,15 @@
 //! `tabs.rs` keeps the pages, `page_time.rs` the clock of the one in front. `start.rs` loads the
 //! start page, `actions.rs` executes actions (with what they leave down in `pressed.rs`),
 //! `side_effects.rs` says what else they caused, and
-//! `evidence.rs` gathers the final state, with what scorers look up (`findings.rs`). `files.rs` is
-//! what the context may upload and download.
+//! `evidence.rs` gathers the final state, with what scorers look up (`findings.rs`) and what a site
+//! reports of it in another page (`grading.rs`). `files.rs` is what the context may upload and
+//! download.
 
 mod actions;
 mod evidence;
 mod files;
 mod findings;
+mod grading;
 mod page_time;
 mod pressed;
 mod side_effects;
@@ -25,7 +27,6 @@ use furrow_rollout::{
     Action, ActionHint, DownloadReport, Evidence, Observation, Outcome, OutcomeName, Task, TrajectoryAncestry,
 };
 use serde_json::Value;
-use tokio::sync::Semaphore;
 
 use super::network::NetworkInterceptor;
 use super::observe::{self, ObservationRequest, Observed};
@@ -42,14 +43,19 @@ use actions::ActionExecutor;
 use evidence::EvidenceSource;
 pub(super) use files::ContextFiles;
 pub(in crate::chromium) use findings::ContextChecks;
+use grading::GradedSite;
+pub(super) use grading::GradingParts;
 use page_time::PageTime;
 use side_effects::SideEffects;
 use tabs::ContextTabs;
 
 pub(super) struct BrowserContext {
     config: Arc<BrowserConfig>,
-    /// Limits how many start pages load at once.
-    beginning: Arc<Semaphore>,
+    grading: GradingParts,
+    /// Set by the start page of a site that is graded.
+    graded: Option<GradedSite>,
+    /// Parts of the action of this step.
+    parts: usize,
     task: Task,
     checks: ContextChecks,
     egress: EgressFilter,
@@ -85,7 +91,7 @@ impl BrowserContext {
     pub(super) fn new(
         prewarmed: PrewarmedContext,
         config: Arc<BrowserConfig>,
-        beginning: Arc<Semaphore>,
+        grading: GradingParts,
         attempted: ContextTask,
         network: Option<NetworkInterceptor>,
     ) -> Self {
@@ -104,7 +110,9 @@ impl BrowserContext {
             tabs: ContextTabs::new(browser, id, config.clone(), of, task.viewport, tab, changes),
             refused_hosts: HashSet::new(),
             config,
-            beginning,
+            grading,
+            graded: None,
+            parts: 0,
             checks,
             task,
         }
@@ -158,8 +166,13 @@ impl Environment for BrowserContext {
 
     async fn begin(&mut self) -> Result<Option<String>, EnvironmentError> {
         let settle_timeout = self.config.settle.cap;
-        let outcome =
-            start::load_in_turn(&self.tabs, &self.beginning, &self.task.start_url, settle_timeout).await?;
+        let outcome = start::load_in_turn(
+            self.tabs.active()?,
+            &self.grading.turns,
+            &self.task.start_url,
+            settle_timeout,
+        )
+        .await?;
         if outcome.name == OutcomeName::NavigationFailed {
             return Err(start::not_loaded(&outcome.detail, &self.task.start_url, &self.egress));
         }
@@ -167,6 +180,7 @@ impl Environment for BrowserContext {
         self.check_not_blocked().await?;
         start::check_page(&self.tabs, &self.task.start_url, &self.egress).await?;
         let goal = start::start_task(&self.tabs, &self.task).await?;
+        self.graded = GradedSite::of_start_page(self.tabs.active()?, &self.task.start_url).await?;
         self.time.take_control(&self.tabs).await?;
         Ok(goal)
     }
@@ -212,6 +226,7 @@ impl Environment for BrowserContext {
             return Ok(Outcome::with_detail(OutcomeName::OutsidePage, "the point lies outside the page"));
         }
         self.acted = true;
+        self.parts = action.parts().len();
         self.time.begin_step(&self.tabs, action.parts().len()).await?;
         self.actions.execute(action, &mut self.tabs, &mut self.time).await
     }
@@ -235,6 +250,11 @@ impl Environment for BrowserContext {
     }
 
     async fn probe(&mut self) -> Result<Option<String>, EnvironmentError> {
+        // A graded site reports at the end alone, and no page of it can end a trajectory.
+        if let Some(graded) = &mut self.graded {
+            graded.end_step(self.tabs.active()?, self.parts).await?;
+            return Ok(None);
+        }
         evidence::probe(&self.tabs, &self.task).await
     }
 
@@ -246,6 +266,7 @@ impl Environment for BrowserContext {
             egress: &self.egress,
             is_clock_stopped: self.time.is_stopped(),
             has_acted: self.acted,
+            graded: self.graded.as_ref().map(|site| (site, &self.grading)),
             scrubber: self.secrets.scrubber(),
         };
         source.gather().await

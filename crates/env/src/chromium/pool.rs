@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::browser::{BrowserLease, RunningBrowser};
 use super::command::BrowserKind;
-use super::context::{BrowserContext, ContextChecks, ContextFiles, ContextTask};
+use super::context::{BrowserContext, ContextChecks, ContextFiles, ContextTask, GradingParts};
 use super::error::BrowserError;
 use super::network::NetworkInterceptor;
 use super::prewarm::{PrewarmedContext, WarmPool};
@@ -418,14 +418,21 @@ impl ChromiumPool {
             _ => allow.clone(),
         };
         let of = Some(assignment.ancestry.clone());
-        prewarmed.egress.allow_task(reach, of, self.pool.config.secrets.clone());
-        let ContextPool { config, beginning, back_end, .. } = &*self.pool;
+        prewarmed.egress.allow_task(reach.clone(), of, self.pool.config.secrets.clone());
+        let ContextPool { config, beginning, back_end, sites, egress, .. } = &*self.pool;
+        let grading = GradingParts {
+            config: config.clone(),
+            sites: sites.clone(),
+            limits: egress.clone(),
+            reach,
+            turns: beginning.clone(),
+        };
         let checks =
             ContextChecks { queries: assignment.checks.queries.clone(), back_end: back_end.clone(), call };
         Ok(Box::new(BrowserContext::new(
             prewarmed,
             config.clone(),
-            beginning.clone(),
+            grading,
             ContextTask {
                 of: assignment.ancestry.clone(),
                 task: task.clone(),

@@ -16,6 +16,7 @@ mod files;
 mod findings;
 mod fixture;
 mod frames;
+mod grading;
 mod hostile;
 mod input_events;
 mod kit;

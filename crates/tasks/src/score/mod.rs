@@ -54,7 +54,7 @@ mod text;
 mod url;
 mod verdict;
 
-use furrow_rollout::{Evidence, FaultOwner, FinalQuery, PagePart, QUERIES_MAX, Score};
+use furrow_rollout::{Evidence, FaultOwner, FinalQuery, PagePart, QUERIES_MAX, Score, void_of};
 use serde_json::{Map, Value};
 
 use crate::fields::JsonFields;
@@ -75,7 +75,7 @@ pub use llm_judge::judge_cost_usd;
 pub use verdict::{EndFacts, FinishedTrajectory, ScoreError};
 
 /// Incremented when the same evidence may get another verdict than before.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A validated way to score.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +102,12 @@ impl Scorer {
         if *evidence == Evidence::default() {
             return Err(ScoreError::EmptyEvidence);
         }
-        let verdict = self.rule.score(&ScoreInput { evidence, facts, goal, earlier, judge })?;
+        let void = evidence.probe_json.as_deref().and_then(void_of);
+        let verdict = match void {
+            // Also where the rules read nothing of it: who wrote to the site's storage did not act.
+            Some((void, why)) => RuleVerdict::void(void, &why),
+            None => self.rule.score(&ScoreInput { evidence, facts, goal, earlier, judge })?,
+        };
         Ok(Score {
             reward: Some(verdict.reward),
             success: Some(verdict.success),

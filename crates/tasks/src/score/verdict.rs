@@ -1,9 +1,10 @@
 //! What a rule receives, and the verdict or the error that it returns.
 
 use bytes::Bytes;
-use furrow_rollout::{EndKind, ErrorPage, Evidence, FaultOwner, ScoreComponent};
+use furrow_rollout::{EndKind, ErrorPage, Evidence, FaultOwner, ScoreComponent, VoidState};
 use serde_json::{Map, Value};
 
+use crate::fields::short;
 use crate::judge::Judge;
 
 /// What the farm knows about a trajectory's end.
@@ -90,6 +91,18 @@ impl RuleVerdict {
     /// A verdict with reward 1 or 0.
     pub(super) fn binary(success: bool, rationale: String) -> Self {
         Self { reward: if success { 1.0 } else { 0.0 }, success, components: Vec::new(), rationale }
+    }
+
+    /// A 0 for a final state that counts for nothing, with the reason as a component.
+    pub(super) fn void(void: VoidState, why: &str) -> Self {
+        let named = match void {
+            VoidState::Tampered => "tampered: the site's storage is not what its own pages leave",
+            VoidState::Oversized => "oversized: the site's storage has more bytes than a state may have",
+            VoidState::SideEffects => "side_effects: something changed that the task did not ask for",
+        };
+        let rationale = if why.is_empty() { named.to_owned() } else { format!("{named}: {}", short(why)) };
+        let components = vec![ScoreComponent { name: void.as_str().to_owned(), value: 1.0 }];
+        Self { components, ..Self::binary(false, rationale) }
     }
 
     /// Inverts the verdict: 1 if it was not satisfied, 0 if it was; partial success counts as not

@@ -239,3 +239,44 @@ fn the_ways_out_of_a_page_are_detected() {
         assert_eq!(ways_out(source), Vec::<String>::new(), "{source}");
     }
 }
+
+/// What a site's transitions must not contain: they run once in the page and once where the state
+/// is graded, and must lead to the same state.
+const IMPURE: [&str; 10] = [
+    "document",
+    "window",
+    "localStorage",
+    "sessionStorage",
+    "location",
+    "Date.now",
+    "new Date()",
+    "Math.random",
+    "setTimeout",
+    "fetch(",
+];
+
+/// The state changes in a site's transitions alone, and those depend on nothing but the state, the
+/// arguments and the world.
+#[test]
+fn sites_of_the_web_change_by_pure_transitions() {
+    let sites = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../envs/web/sites");
+    let mut problems = Vec::new();
+    for site in std::fs::read_dir(&sites).unwrap() {
+        let pages = site.unwrap().path().join("www");
+        let transitions = pages.join("transitions.js");
+        let mut files = Vec::new();
+        sources(&pages, &mut files);
+        assert!(files.contains(&transitions), "{} is missing", transitions.display());
+        for file in files {
+            let source = std::fs::read_to_string(&file).unwrap();
+            let code: Vec<&str> =
+                source.lines().filter(|line| !line.trim_start().starts_with(['/', '*'])).collect();
+            let is_pure = file == transitions;
+            let forbidden = if is_pure { &IMPURE[..] } else { &["localStorage", "sessionStorage"] };
+            for word in forbidden.iter().filter(|word| code.iter().any(|line| line.contains(**word))) {
+                problems.push(format!("{}: {word}", file.display()));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}

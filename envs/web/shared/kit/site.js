@@ -1,8 +1,10 @@
-// What every site shares with the farm: one start, a probe, and state that lives in this browser context alone.
+// What every site shares with the farm: one start, one grade, and state that lives in this browser context alone.
 //
-// A site calls `site({ name, world, state, show })` once a page: `world(draw)` makes the content, a pure function of the draw; `state(world)`
-// is what a fresh visitor begins with; `show(world)` fills the page. The farm calls `furrow.start(task, seed, split)` on the first page and
-// `furrow.probe()` on whatever page is in front. Tasks are in the site's own /tasks.js, which no page loads for itself.
+// A site calls `site({ name, world, state, transitions, harmless, show })` once a page: `world(draw)` makes the content, a pure function of the
+// draw; `state(world)` is what a fresh visitor begins with; `transitions` are all ways in which it changes (transitions.js); `harmless` names
+// the parts of it that a visitor who only looks around may change; `show(world)` fills the page. The farm calls `furrow.start(task, seed, split)`
+// on the first page and `furrow.grade()` at the end, in a page of its own that no policy acted in. Tasks are in the site's own /tasks.js, which
+// no page loads for itself.
 //
 // The world is drawn from (site, split, seed), the task from (task, split, seed): one split's worlds never occur in another.
 
@@ -10,6 +12,7 @@ import { draws } from "/kit/random.js";
 
 const ABOUT = "furrow";
 const STATE = "state";
+const JOURNAL = "journal";
 let here = null;
 let world = null;
 const listeners = [];
@@ -22,15 +25,28 @@ export function site(definition) {
   if (about) queueMicrotask(() => open(about));
 }
 
-/** The visitor's state: cart, login, choices. Change it through `change`. */
+/** The visitor's state: cart, login, choices. It changes through `apply` alone. */
 export const state = () => recall(STATE) ?? {};
 
-/** Changes the state: `change((now) => { now.cart.push(item) })`. Listeners are told. */
-export function change(edit) {
-  const now = state();
-  edit(now);
+/**
+ * Changes the state by one of the site's transitions: `apply("cart.add", { id, quantity })`. `args` are plain data. The journal keeps name and
+ * arguments: at the end the state must be what the journal leads to. Throws where the transition refuses. Listeners are told.
+ */
+export function apply(name, args = {}) {
+  const entry = JSON.parse(JSON.stringify([name, args]));
+  const now = reduced(state(), entry, recall(ABOUT).conditions);
+  localStorage.setItem(JOURNAL, JSON.stringify([...(recall(JOURNAL) ?? []), entry]));
   localStorage.setItem(STATE, JSON.stringify(now));
   listeners.forEach((listener) => listener(now));
+}
+
+/** The state after an entry of the journal, as it is kept. */
+function reduced(before, [name, args], conditions) {
+  const now = JSON.parse(JSON.stringify(before));
+  const of = Object.hasOwn(ownTransitions, name) ? ownTransitions : here.transitions;
+  if (!Object.hasOwn(of, name)) throw new Error(`kit: this site has no transition ${name}`);
+  of[name](now, args, world, conditions);
+  return JSON.parse(JSON.stringify(now));
 }
 
 /** Calls back after every change, in this tab or another. */
@@ -44,9 +60,7 @@ export function request(name, act) {
   const failed = state().failed?.[name] ?? 0;
   const finish = () => {
     if (failed < failures) {
-      change((now) => {
-        now.failed = { ...now.failed, [name]: failed + 1 };
-      });
+      apply(FAILURE, { request: name });
       throw new Error("The service did not answer. Please try again.");
     }
     return act();
@@ -55,6 +69,24 @@ export function request(name, act) {
   busy(1);
   return new Promise((resolve) => setTimeout(resolve, millis)).finally(() => busy(-1)).then(finish);
 }
+
+/** The transition of a request that fails because the task says so. */
+const FAILURE = "request failed";
+
+/** Transitions that every site has. */
+const ownTransitions = {
+  [FAILURE](now, { request }, _world, conditions) {
+    const failed = now.failed?.[request] ?? 0;
+    if (failed >= (conditions?.[request]?.failures ?? 0)) throw new Error(`kit: ${request} does not fail`);
+    now.failed = { ...now.failed, [request]: failed + 1 };
+  },
+
+  /** A button of the cookie banner (`cookieBanner` in ui.js). */
+  cookies(now, { choice }) {
+    if (!["necessary", "all"].includes(choice)) throw new Error("kit: the banner has no such button");
+    now.cookies = choice;
+  },
+};
 
 /** While a request is under way buttons are grey and do nothing: who presses twice does not send twice. */
 function busy(more) {
@@ -87,17 +119,20 @@ export function href(path, values = {}) {
 }
 
 function open(about) {
-  world = here.world(draws(`${here.name}/${about.split}/${about.seed}`));
-  if (!recall(STATE)) localStorage.setItem(STATE, JSON.stringify({ ...here.state(world), ...about.state }));
+  if (!recall(STATE)) localStorage.setItem(STATE, JSON.stringify(firstState(about)));
   document.documentElement.classList.remove("waiting");
-  here.show(world);
+  here.show(worldOf(about));
+}
+
+function worldOf(about) {
+  world ??= here.world(draws(`${here.name}/${about.split}/${about.seed}`));
+  return world;
 }
 
 async function made(about) {
   const { tasks } = await import("/tasks.js");
   if (!Object.hasOwn(tasks, about.task)) throw new Error(`furrow: this site has no task ${about.task}`);
-  world ??= here.world(draws(`${here.name}/${about.split}/${about.seed}`));
-  return tasks[about.task](world, draws(`${about.task}/${about.split}/${about.seed}`));
+  return tasks[about.task](worldOf(about), draws(`${about.task}/${about.split}/${about.seed}`));
 }
 
 /** Draws the content and the task, shows the page and returns the goal. */
@@ -113,14 +148,16 @@ async function start(task, seed, split) {
 
 /**
  * What the visitor has brought about, and whether it is what the task asked for. `correct` judges the state, `expected` is the answer that a
- * scorer compares with; a task has one or both. A task without a check has `correct: true`, one without an answer `expected: null`.
- * Nothing here ends a trajectory: the policy says itself when it is done.
+ * scorer compares with; a task has one or both. A task without a check has `correct: true`, one without an answer `expected: null`. Parts of
+ * the state that are neither harmless nor named in the task's `touches` must be as they were (`void: "side_effects"`, a 0). Nothing here ends a
+ * trajectory: the policy says itself when it is done.
  */
-async function probe() {
-  const about = recall(ABOUT);
-  if (!about) return { done: false, correct: false, expected: null };
-  const { correct, expected = null } = await made(about);
-  const now = state();
+async function report(about, now) {
+  const { correct, expected = null, touches = [] } = await made(about);
+  const begun = firstState(about);
+  const mayChange = new Set([...(here.harmless ?? Object.keys(now)), ...touches, "failed"]);
+  const differs = (part) => JSON.stringify(now[part]) !== JSON.stringify(begun[part]);
+  const effects = Object.keys({ ...begun, ...now }).filter((part) => !mayChange.has(part) && differs(part));
   return {
     task: about.task,
     seed: about.seed,
@@ -129,7 +166,65 @@ async function probe() {
     correct: correct ? Boolean(correct(now)) : true,
     expected,
     state: now,
+    ...(effects.length ? { void: "side_effects", why: effects.join(", ") } : {}),
   };
+}
+
+/** Most transitions that one action leads to: a form that is sent, what it shows, and two more. */
+const TRANSITIONS_OF_AN_ACTION = 4;
+
+/** Whether no step added more to the journal than its actions could. Steps on other pages count with the next one on the site. */
+function grewByActions(steps) {
+  let entries = 0;
+  let actions = 0;
+  for (const step of steps) {
+    actions += Math.max(1, step.actions);
+    if (step.entries === null) continue;
+    if (step.entries - entries > actions * TRANSITIONS_OF_AN_ACTION) return false;
+    entries = step.entries;
+    actions = 0;
+  }
+  return true;
+}
+
+const firstState = (about) => JSON.parse(JSON.stringify({ ...here.state(worldOf(about)), ...about.state }));
+
+/** The report of the page in front, for a person who looks at it. */
+async function probe() {
+  const about = recall(ABOUT);
+  return about ? report(about, state()) : { done: false, correct: false, expected: null };
+}
+
+/**
+ * The report that counts. The farm calls this in a page of a context of its own, with the storage of the site as the task began and as it ended:
+ * nothing that a policy did to its pages reaches this one. `steps` says of each step how many actions it had, and how many entries the journal
+ * had after it. A state that the journal does not lead to, or a journal that grew otherwise than by actions, is `void: "tampered"`, a 0.
+ */
+async function grade(begun, ended, steps = []) {
+  const about = JSON.parse(begun[ABOUT]);
+  // The task itself comes from the site's files alone: if it cannot be made, that is no doing of the policy.
+  await made(about);
+  const why = tampering(about, begun, ended, steps);
+  if (why) return { done: false, correct: false, expected: null, void: "tampered", why };
+  return report(about, JSON.parse(ended[STATE]));
+}
+
+/** What shows that the storage was written by something else than the site's pages; empty if nothing does. */
+function tampering(about, begun, ended, steps) {
+  if (ended[ABOUT] !== begun[ABOUT]) return "another task";
+  let entries = 0;
+  for (const step of steps.filter((step) => step.entries !== null)) {
+    if (step.entries < entries) return "the journal became shorter";
+    entries = step.entries;
+  }
+  if (!grewByActions(steps)) return "more happened in a step than its actions can cause";
+  let now = firstState(about);
+  try {
+    for (const entry of JSON.parse(ended[JOURNAL] ?? "[]")) now = reduced(now, entry, about.conditions);
+  } catch (error) {
+    return `the journal: ${String(error).slice(0, 200)}`;
+  }
+  return JSON.stringify(now) === ended[STATE] ? "" : "the state is not what the journal leads to";
 }
 
 function recall(key) {
@@ -140,4 +235,5 @@ addEventListener("storage", ({ key }) => {
   if (key === STATE && world) listeners.forEach((listener) => listener(state()));
 });
 
-window.furrow = Object.freeze({ start, probe });
+// Neither the object nor its name can be replaced.
+Object.defineProperty(window, "furrow", { value: Object.freeze({ start, probe, grade }) });

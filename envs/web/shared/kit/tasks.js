@@ -36,7 +36,7 @@ export const spellings = (day) => [
   dates.british(day).replace(/ \d+$/, ""),
 ];
 
-/** Somebody who pays: their data, how a goal tells them, and whether a card in the state is theirs. */
+/** Somebody who pays: their data, how a goal tells them, and whether a payment in the state is theirs, in every field of the form. */
 export function payer(draw) {
   const name = person(draw),
     number = cardNumber(draw);
@@ -47,6 +47,10 @@ export function payer(draw) {
     email: `${name.split(" ")[0].toLowerCase()}${draw.between(10, 99)}@mailbox.example`,
     phone: String(draw.between(2000000000, 2147483000)),
     told: `Pay with the card ${number} in the name of ${name}, expiry ${expiry}, security code ${code}.`,
-    paid: (card) => card === number.replaceAll(" ", ""),
+    paid: (card) =>
+      card.number === number.replaceAll(" ", "") &&
+      card.holder.toLowerCase() === name.toLowerCase() &&
+      card.expiry === expiry &&
+      card.code === code,
   };
 }

@@ -2,8 +2,8 @@
 
 import { $, $$, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, state } from "/kit/site.js";
-import { isCardNumber } from "/kit/words.js";
+import { digits, email, filled } from "/kit/rules.js";
+import { apply, state } from "/kit/site.js";
 
 /** A message that stays until it is closed or replaced: nothing here moves by the clock. */
 export function toast(text, kind = "info") {
@@ -76,9 +76,7 @@ export function modal({ title, body, actions = [], wide = false, onclose = () =>
 export function cookieBanner({ name, text }) {
   if (state().cookies) return;
   const choose = (choice) => {
-    change((now) => {
-      now.cookies = choice;
-    });
+    apply("cookies", { choice });
     node.remove();
   };
   const node = h(
@@ -319,17 +317,7 @@ export function validate(form, rules) {
 }
 
 /** Rules many forms need. */
-export const rules = {
-  filled: (what) => (value) => (value ? "" : `Enter ${what}`),
-  email: (value) =>
-    /^[^@\s]+@[^@\s]+\.[a-z]{2,}$/i.test(value) ? "" : "Enter an email address such as name@example.com",
-  digits:
-    (what, least, most = least) =>
-    (value) =>
-      new RegExp(`^\\d{${least},${most}}$`).test(value.replace(/[ -]/g, ""))
-        ? ""
-        : `Enter ${what} of ${least === most ? least : `${least} to ${most}`} digits`,
-};
+export const rules = { filled, email, digits };
 
 /**
  * A field that opens a calendar. `value` and `onpick` are ISO days; days before `min`, after `max` or refused by `open` cannot be chosen.
@@ -593,49 +581,36 @@ export function leaf(list, page, size) {
 }
 
 /**
- * Saves a text as a file, as a browser does it, and notes its name in the visitor's `downloads`. Where the browser takes no downloads (the
- * farm's does not) the file goes nowhere; that it was asked for counts.
+ * Saves a text as a file, as a browser does it, and notes it by the site's transition "download": `{ file }`, and what `about` says of it. Where
+ * the browser takes no downloads (the farm's does not) the file goes nowhere; that it was asked for counts.
  */
-export function download(name, text, type = "text/plain") {
+export function download(name, text, type = "text/plain", about = {}) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   h("a", { href: address, download: name }).click();
   // The browser has taken what it wants of the address once the click returned.
   URL.revokeObjectURL(address);
-  change((now) => {
-    now.downloads = [...(now.downloads ?? []), name];
-  });
+  apply("download", { file: name, ...about });
   toast(`${name} downloaded`);
 }
 
-/** Where a card is entered, and the rules that its fields are held to. */
+/** Where a card is entered; its fields are held to the `cardRules` of /kit/rules.js. */
 export const cardFields = () => [
   field({ label: "Card number", name: "card", wide: true }),
   field({ label: "Name on card", name: "holder", wide: true }),
   field({ label: "Expiry (MM/YY)", name: "expiry" }),
   field({ label: "Security code", name: "code" }),
 ];
-export const cardRules = {
-  card: (value) => (isCardNumber(value) ? "" : "This is not a valid card number"),
-  holder: rules.filled("the name on the card"),
-  expiry: (value) => (/^(0[1-9]|1[0-2])\s*\/\s*\d{2}$/.test(value) ? "" : "Enter month and year as MM/YY"),
-  code: rules.digits("a security code", 3, 4),
-};
 
 /**
  * Puts something into the visitor's own lists, takes it out, makes new lists. In the state the lists stand under `key`, each with its `name` and, under
- * `members`, the ids in it; `made` is what else a new list begins with, `done` is called after each change.
+ * `members`, the ids in it; `done` is called after each change. The site has the transitions `<word>.toggle` and `<word>.create`, of `{ name, id }`.
  */
-export function listsDialog({ title, word, key, members, id, made = {}, done = () => {} }) {
+export function listsDialog({ title, word, key, members, id, done = () => {} }) {
   const prompt = `Name of a new ${word}`;
   const boxes = h("div", {}),
     input = h("input", { type: "text", name: word, placeholder: prompt, "aria-label": prompt });
   const toggle = (name) => {
-    change((now) => {
-      const list = now[key].find((one) => one.name === name);
-      list[members] = list[members].includes(id)
-        ? list[members].filter((one) => one !== id)
-        : [...list[members], id];
-    });
+    apply(`${word}.toggle`, { name, id });
     draw();
   };
   const draw = () => {
@@ -664,9 +639,7 @@ export function listsDialog({ title, word, key, members, id, made = {}, done = (
         event.preventDefault();
         const name = tidy(input.value);
         if (!name || state()[key].some((list) => list.name === name)) return;
-        change((now) => {
-          now[key].push({ name, ...made, [members]: [id] });
-        });
+        apply(`${word}.create`, { name, id });
         input.value = "";
         draw();
       },

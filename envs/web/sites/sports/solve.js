@@ -49,7 +49,7 @@ const solutions = {
     openLeague(goal.match(/table of the (.+)\? Answer/)[1]) ??
     answer(said(teamRow(quoted[0]).cells[column("Pts")])),
   "sports-top-scorer": () =>
-    openLeague(goal.match(/scorers in the (.+)\? Answer/)[1]) ??
+    openLeague(goal.match(/scorers in the (.+?)\? /)[1]) ??
     tab("scorers") ??
     answer(said(all(".scorers tr")[1].cells[1])),
   "sports-away": () => {

@@ -1,8 +1,9 @@
 //! Evidence: the final state of a page, which a scorer grades.
 
-use furrow_rollout::{ErrorPage, Evidence, FaultOwner, Screenshot, Task};
+use furrow_rollout::{ErrorPage, Evidence, FaultOwner, Screenshot, Task, strip_graded};
 
 use super::findings::{ContextChecks, FindingSource};
+use super::grading::{self, GradedSite, GradingParts};
 use super::tabs::ContextTabs;
 use crate::chromium::conceal::{self, ConcealedPicture};
 use crate::chromium::observe::current_entry;
@@ -25,6 +26,8 @@ pub(super) struct EvidenceSource<'a> {
     pub is_clock_stopped: bool,
     /// Whether the policy is responsible for where its page is.
     pub has_acted: bool,
+    /// The site, where it is graded.
+    pub graded: Option<(&'a GradedSite, &'a GradingParts)>,
     /// Values that must not be in its picture.
     pub scrubber: &'a Scrubber,
 }
@@ -54,13 +57,12 @@ impl EvidenceSource<'_> {
         }
         let entry = current_entry(tab).await.ok()?;
         let screenshot = captured.ok()?.bytes;
-        let mut probe_json = probe(self.tabs, self.task).await.ok().flatten();
-        if probe_json.as_deref().is_none_or(reports_error_page)
-            && let Some(page) = self.error_page().await
-        {
-            probe_json = Some(page.report());
-        }
         let findings_json = self.findings().await.ok()?;
+        let probe_json = match self.graded {
+            // The last of all, because it may leave the page.
+            Some((site, parts)) => self.grade(site, parts).await,
+            None => self.probe_page().await,
+        };
         Some(Evidence {
             screenshot: Some(screenshot),
             url: Some(entry.url),
@@ -69,6 +71,25 @@ impl EvidenceSource<'_> {
             probe_json,
             findings_json,
         })
+    }
+
+    /// What the page in front reports of itself, or why it cannot.
+    async fn probe_page(&self) -> Option<String> {
+        let reported = probe(self.tabs, self.task).await.ok().flatten();
+        if reported.as_deref().is_some_and(|json| !reports_error_page(json)) {
+            return reported;
+        }
+        match self.error_page().await {
+            Some(page) => Some(page.report()),
+            None => reported,
+        }
+    }
+
+    /// `None` gives no verdict: whatever a policy does to its page, the site can be asked.
+    async fn grade(&self, site: &GradedSite, parts: &GradingParts) -> Option<String> {
+        let graded = grading::grade(site, self.tabs, self.task, parts).await;
+        let report = |why: &EnvironmentError| tracing::warn!(task = self.task.task_id, %why, "no report");
+        graded.inspect_err(report).ok()
     }
 
     async fn picture(&self, tab: &BrowserTab) -> Result<Screenshot, EnvironmentError> {
@@ -108,7 +129,7 @@ pub(super) async fn probe(tabs: &ContextTabs, task: &Task) -> Result<Option<Stri
     let Some(probe) = &task.hooks.probe else { return Ok(None) };
     let tab = tabs.active()?;
     let report = script::evaluate_in_page(tab, probe, tab.deadlines.input, "the probe").await?;
-    Ok(Some(report.to_string()))
+    Ok(Some(strip_graded(report.to_string())))
 }
 
 /// Whether a probe reports that it ran in an error page. Only the browser knows whether that is

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::tabs::ContextTabs;
+use crate::chromium::tab::BrowserTab;
 use crate::chromium::{navigate, script};
 use crate::egress::EgressFilter;
 use crate::environment::EnvironmentError;
@@ -18,13 +19,13 @@ const START_PAGE_TURN: Duration = Duration::from_secs(5);
 /// Loads the start page when its turn comes. A slow one gives up its turn: it uses little of this
 /// machine while it waits.
 pub(super) async fn load_in_turn(
-    tabs: &ContextTabs,
+    tab: &BrowserTab,
     turns: &Semaphore,
     start_url: &str,
     settle_timeout: Duration,
 ) -> Result<Outcome, EnvironmentError> {
     let turn = turns.acquire().await.map_err(|closed| EnvironmentError::Failed(closed.to_string()))?;
-    let mut loading = pin!(async { navigate::navigate_to(tabs.active()?, start_url, settle_timeout).await });
+    let mut loading = pin!(navigate::navigate_to(tab, start_url, settle_timeout));
     if let Ok(outcome) = timeout(START_PAGE_TURN, &mut loading).await {
         return outcome;
     }

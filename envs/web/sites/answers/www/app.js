@@ -1,11 +1,13 @@
 // The answer engine's pages.
 
 import { visit } from "/kit/address.js";
-import { add, count, fill, h, icon, slug, tidy } from "/kit/dom.js";
+import { add, count, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
-import { autocomplete, chooser, cookieBanner, download, field, radios, sortable, toast } from "/kit/ui.js";
-import { ask, cell, unitOf } from "/engine.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
+import { autocomplete, chooser, cookieBanner, download, sortable } from "/kit/ui.js";
+import { ask, cell, narrowed, unitOf } from "/engine.js";
+import { csv, historyPage, notebookPage, settingsPage } from "/kept.js";
+import { tableFile, transitions } from "/transitions.js";
 import { DATASETS, NAME, dataset, freshState, makeWorld } from "/world.js";
 
 const PAGES = {
@@ -63,6 +65,8 @@ site({
   name: "answers",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "history", "notebook", "settings"],
   show(world) {
     const main = h("main", {}),
       page = PAGES[location.pathname.split("/")[1]] ?? homePage;
@@ -198,10 +202,7 @@ function askPage(world, main) {
   const q = tidy(query().q ?? ""),
     { settings, history } = state();
   const found = q ? ask(world, q, settings) : null;
-  if (q && history[0] !== q)
-    change((now) => {
-      now.history = [q, ...now.history.filter((one) => one !== q)].slice(0, 60);
-    });
+  if (q && history[0] !== q) apply("history.add", { q });
   add(main, asker(world, q));
   if (!found) {
     add(
@@ -237,12 +238,7 @@ function panelNode(q, panel) {
   const keep = text
     ? h("button", {
         class: "plain keep",
-        onclick: () =>
-          change((now) => {
-            now.notebook = saved()
-              ? now.notebook.filter((entry) => entry.q !== q || entry.id !== id)
-              : [...now.notebook, { q, id, title, text, note: "" }];
-          }),
+        onclick: () => apply("notebook.toggle", { q, id }),
       })
     : null;
   const draw = () => {
@@ -308,7 +304,11 @@ function panelNode(q, panel) {
             "button",
             {
               class: "plain csv",
-              onclick: () => download(table.file, csv(table.head, table.rows), "text/csv"),
+              onclick: () =>
+                download(table.file, csv(table.head, table.rows), "text/csv", {
+                  page: "ask",
+                  choice: { q, panel: id },
+                }),
             },
             icon("download", 16),
             "Download CSV",
@@ -317,14 +317,6 @@ function panelNode(q, panel) {
     ),
   );
 }
-
-/** Rows as comma separated values (RFC 4180): a field with a comma, a quote or a line end stands in quotes. */
-const csv = (head, rows) =>
-  [head, ...rows]
-    .map((row) =>
-      row.map((one) => (/[",\n]/.test(one) ? `"${String(one).replaceAll('"', '""')}"` : one)).join(","),
-    )
-    .join("\r\n");
 
 // ---- tables ----
 
@@ -336,14 +328,14 @@ function dataPage(world, main) {
     groups = [...new Set(world.tables[kind.id].map((row) => row[kind.group]))].sort();
   const counted = kind.columns.filter(({ text }) => !text),
     by = counted.find(({ key }) => key === asked.by) ?? counted[0],
-    least = Number(asked.least) || 0,
-    text = tidy(asked.name ?? "").toLowerCase();
-  const rows = world.tables[kind.id].filter(
-    (row) =>
-      (!asked.group || row[kind.group] === asked.group) &&
-      row.name.toLowerCase().includes(text) &&
-      (!asked.least || row[by.key] >= least),
-  );
+    choice = {
+      set: kind.id,
+      group: groups.includes(asked.group) ? asked.group : "",
+      name: tidy(asked.name ?? "").toLowerCase(),
+      by: by.key,
+      least: Number.isFinite(Number(asked.least)) ? Number(asked.least) : 0,
+    },
+    rows = narrowed(world, choice);
   const go = (changes) => visit(href("/data/", { ...asked, set: kind.id, ...changes }));
   const form = h(
     "form",
@@ -384,7 +376,6 @@ function dataPage(world, main) {
     h("button", { id: "narrow" }, "Apply"),
     h("a", { href: href("/data/", { set: kind.id }) }, "Clear"),
   );
-  const file = [kind.id, asked.group && `of-${slug(asked.group)}`].filter(Boolean).join("-");
   const head = ["Name", ...kind.columns.map(({ title }) => title)];
   add(
     main,
@@ -407,7 +398,7 @@ function dataPage(world, main) {
       chooser(
         groupColumn.title,
         "group",
-        asked.group ?? "",
+        choice.group,
         [["", "All"], ...(groups.length > 20 ? groups.slice(0, 20) : groups).map((one) => [one, one])],
         (group) => go({ group }),
       ),
@@ -418,12 +409,13 @@ function dataPage(world, main) {
           class: "end csv",
           onclick: () =>
             download(
-              `${file}.csv`,
+              tableFile(kind.id, choice.group),
               csv(
                 head,
                 rows.map((row) => [row.name, ...kind.columns.map(({ key }) => String(row[key]))]),
               ),
               "text/csv",
+              { page: "data", choice },
             ),
         },
         icon("download", 16),
@@ -453,167 +445,4 @@ function dataPage(world, main) {
     }),
   );
   return `${kind.id} table`;
-}
-
-// ---- what the visitor keeps ----
-
-function notebookPage(world, main) {
-  const draw = () => {
-    const { notebook } = state();
-    fill(
-      main,
-      h(
-        "div",
-        { class: "row" },
-        h("h1", {}, "Notebook"),
-        notebook.length
-          ? h(
-              "button",
-              {
-                class: "end",
-                id: "export",
-                onclick: () =>
-                  download(
-                    "notebook.csv",
-                    csv(
-                      ["Question", "What", "Answer", "Note"],
-                      notebook.map(({ q, title, text, note }) => [q, title, text, note]),
-                    ),
-                    "text/csv",
-                  ),
-              },
-              icon("download", 16),
-              "Download as CSV",
-            )
-          : null,
-      ),
-      notebook.length
-        ? notebook.map((entry, at) => noteCard(entry, at))
-        : h("p", { class: "notice" }, "Nothing saved yet. Every result has a “Save to notebook” below it."),
-    );
-  };
-  draw();
-  onChange(draw);
-  return "Notebook";
-}
-
-function noteCard(entry, at) {
-  const input = h("input", {
-    type: "text",
-    name: "note",
-    value: entry.note,
-    placeholder: "Add a note",
-    "aria-label": `Note on ${entry.q}`,
-  });
-  return h(
-    "article",
-    { class: "panel noted", "data-q": entry.q },
-    h("h2", {}, entry.q),
-    h("p", { class: "text" }, entry.text),
-    h("small", { class: "soft" }, entry.title),
-    h(
-      "form",
-      {
-        class: "row",
-        onsubmit: (event) => {
-          event.preventDefault();
-          change((now) => {
-            now.notebook[at].note = tidy(input.value);
-          });
-        },
-      },
-      input,
-      h("button", {}, "Save note"),
-      h(
-        "button",
-        {
-          type: "button",
-          class: "remove",
-          onclick: () =>
-            change((now) => {
-              now.notebook.splice(at, 1);
-            }),
-        },
-        "Remove",
-      ),
-    ),
-  );
-}
-
-function historyPage(world, main) {
-  const draw = () => {
-    const { history } = state();
-    fill(
-      main,
-      h("h1", {}, "History"),
-      history.length
-        ? h(
-            "ul",
-            { class: "history" },
-            history.map((q) =>
-              h(
-                "li",
-                { "data-q": q },
-                h("a", { href: href("/ask/", { q }) }, q),
-                h(
-                  "button",
-                  {
-                    class: "plain",
-                    "aria-label": `Forget ${q}`,
-                    onclick: () =>
-                      change((now) => {
-                        now.history = now.history.filter((one) => one !== q);
-                      }),
-                  },
-                  icon("trash", 17),
-                ),
-              ),
-            ),
-          )
-        : h("p", { class: "notice" }, "Nothing asked yet."),
-    );
-  };
-  draw();
-  onChange(draw);
-  return "History";
-}
-
-function settingsPage(world, main) {
-  const { settings } = state(),
-    chosen = { ...settings };
-  const form = h(
-    "form",
-    {
-      class: "panel settings",
-      onsubmit: (event) => {
-        event.preventDefault();
-        change((now) => {
-          now.settings = { units: chosen.units, digits: Number(new FormData(form).get("digits")) };
-        });
-        toast("Your settings are saved.");
-      },
-    },
-    h("h2", {}, "How answers look"),
-    radios({
-      title: "Units",
-      name: "units",
-      value: chosen.units,
-      options: [
-        { value: "metric", text: "Metric (km, m)" },
-        { value: "imperial", text: "Imperial (miles, feet)" },
-      ],
-      onchange: (units) => {
-        chosen.units = units;
-      },
-    }),
-    field({
-      label: "Digits of decimal numbers",
-      name: "digits",
-      options: ["4", "6", "8", "10"],
-      value: String(settings.digits),
-    }),
-    h("button", { class: "primary", id: "save" }, "Save settings"),
-  );
-  add(main, h("h1", {}, "Settings"), form);
-  return "Settings";
 }

@@ -31,12 +31,20 @@ export function cell(column, row, settings = { units: "metric", digits: 6 }) {
   return `${show(value, settings.digits)}${column.unit ? ` ${column.unit}` : ""}`;
 }
 
+/** Longer questions are not understood; the number of steps that any other takes is bounded, too. */
+const LONGEST_QUESTION = 600;
+const LARGEST_FACTORED = 1e12,
+  MOST_FACTORED = 12;
+
 const DAY = "(\\w+ \\d{1,2},? \\d{4}|\\d{1,2} \\w+ \\d{4}|\\d{4}-\\d\\d-\\d\\d|today)";
 
 /** A day from "March 9, 2027", "9 March 2027", "2027-03-09" or "today"; null if it is none. */
 function dayOf(text, today) {
   if (text === "today") return today;
-  if (/^\d{4}-/.test(text)) return text;
+  if (/^\d{4}-/.test(text)) {
+    const [y, m, d] = text.split("-").map(Number);
+    return m >= 1 && m <= 12 && d >= 1 && d <= dates.daysInMonth(y, m) ? text : null;
+  }
   const [, a, b, y] = text.match(/^(\w+) (\w+),? (\d{4})$/),
     [name, d] = /^\d/.test(a) ? [b, a] : [a, b];
   const m = dates.MONTHS.findIndex((month) => name.length >= 3 && month.toLowerCase().startsWith(name)) + 1;
@@ -47,6 +55,7 @@ function dayOf(text, today) {
 
 /** Answers a question; null if it is not understood. */
 export function ask(world, question, settings) {
+  if (question.length > LONGEST_QUESTION) return null;
   const text = question
     .toLowerCase()
     .replace(/\s+/g, " ")
@@ -261,7 +270,7 @@ function describe(list, heard, { digits }) {
 }
 
 function aboutNumber(number) {
-  if (!Number.isSafeInteger(number) || number < 2 || number > 1e12) return null;
+  if (!Number.isSafeInteger(number) || number < 2 || number > LARGEST_FACTORED) return null;
   const list = factors(number),
     powers = [...new Set(list)].map((prime) => {
       const times = list.filter((one) => one === prime).length;
@@ -284,7 +293,8 @@ function aboutNumber(number) {
 }
 
 function common(what, list) {
-  if (list.length < 2 || list.some((one) => one < 1 || !Number.isSafeInteger(one))) return null;
+  if (list.length < 2 || list.length > MOST_FACTORED) return null;
+  if (list.some((one) => one < 1 || one > LARGEST_FACTORED || !Number.isInteger(one))) return null;
   const value = what === "gcd" ? list.reduce(gcd) : list.reduce((a, b) => (a / gcd(a, b)) * b);
   return {
     kind: "Numbers",
@@ -487,6 +497,15 @@ export function ranked(world, { id, group = "", by = "", up = false }) {
   return by ? [...rows].sort((a, b) => (up ? a[by] - b[by] : b[by] - a[by])) : rows;
 }
 
+/** The rows of a table that the visitor narrowed it to: one group, names that contain a text, a number that is at least so large. */
+export const narrowed = (world, { set, group, name, by, least }) =>
+  world.tables[set].filter(
+    (row) =>
+      (!group || row[dataset(set).group] === group) &&
+      row.name.toLowerCase().includes(name) &&
+      (!least || row[by] >= least),
+  );
+
 function ranking(world, { id, group, by, up }, settings) {
   const column = by ? columnNamed(id, by) : null;
   if (by && (!column || column.text)) return null;
@@ -528,7 +547,9 @@ function calculate(text, { digits }) {
     panels: [
       result(show(value, digits)),
       panel("In scientific notation", value.toExponential(4).replace("e+", " × 10^").replace("e", " × 10^")),
-      whole && value >= 2 && value < 1e12 ? panel("Prime factors", factors(value).join(" × ")) : null,
+      whole && value >= 2 && value < LARGEST_FACTORED
+        ? panel("Prime factors", factors(value).join(" × "))
+        : null,
       whole && value >= 0
         ? panel("In binary", value.toString(2))
         : panel("Nearest whole number", show(Math.round(value))),

@@ -71,6 +71,7 @@ export const tasks = {
       goal: `Ask for the distance of ${star.name} and save the result (the panel of that title) to the notebook. Answer "done" at the end.`,
       correct: ({ notebook }) =>
         notebook.length === 1 &&
+        notebook[0].note === "" &&
         notebook[0].id === "result" &&
         notebook[0].q
           .toLowerCase()
@@ -136,7 +137,15 @@ export const tasks = {
     const group = draw.one(world.continents);
     return {
       goal: `In the data tables, narrow the countries to the continent ${group} and download that table as CSV. Answer "done" at the end.`,
-      correct: ({ downloads }) => same(downloads, [`countries-of-${group.toLowerCase()}.csv`]),
+      touches: ["downloads"],
+      correct: ({ downloads: [download, more] }) =>
+        download &&
+        !more &&
+        download.page === "data" &&
+        download.choice.set === "countries" &&
+        download.choice.group === group &&
+        !download.choice.name &&
+        !download.choice.least,
     };
   },
 
@@ -199,15 +208,20 @@ export const tasks = {
       number = draw.between(20000, 990000),
       note = draw.one(["for the lecture", "check again", "goes into the report"]);
     const wanted = [`mass of ${star.name}`, `hardness of ${mineral.name}`, `factor ${number}`];
+    const isWanted = (entries) =>
+      same(
+        entries.map(({ q, id, note }) => `${q}/${id}`.toLowerCase() + note),
+        wanted.map((q, at) => `${q}/result`.toLowerCase() + (at === 2 ? note : "")),
+      );
     return {
       goal: `Save three results to the notebook, those of the questions "${wanted.join('", "')}". Write the note "${note}" to the last of them and download the notebook as CSV. Answer "done" at the end.`,
-      correct: ({ notebook, downloads }) =>
-        same(
-          notebook.map(({ q, id }) => `${q}/${id}`.toLowerCase()),
-          wanted.map((q) => `${q}/result`.toLowerCase()),
-        ) &&
-        notebook.every((entry) => entry.note === (entry.q === wanted[2] ? note : "")) &&
-        downloads.includes("notebook.csv"),
+      touches: ["downloads"],
+      correct: ({ notebook, downloads: [download, more] }) =>
+        isWanted(notebook) &&
+        download &&
+        !more &&
+        download.page === "notebook" &&
+        isWanted(download.choice.entries),
     };
   },
 

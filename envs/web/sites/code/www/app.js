@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   chooser,
@@ -17,6 +17,7 @@ import {
   validate,
 } from "/kit/ui.js";
 import { LANGUAGES, LICENSES, NAME, TOPICS, freshState, makeWorld, search } from "/world.js";
+import { VISIBILITIES, loginProblem, repositoryRules, transitions } from "/transitions.js";
 import { repoPage } from "/repo.js";
 import { issuePage, newIssuePage } from "/issues.js";
 import { avatar, languageDot, mark, repoLink } from "/parts.js";
@@ -38,6 +39,8 @@ site({
   name: "code",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "user"],
   show(world) {
     const main = h("main", {});
     document.body.append(
@@ -112,9 +115,7 @@ function header(world) {
                 class: "plain",
                 id: "sign-out",
                 onclick: () => {
-                  change((now) => {
-                    now.user = null;
-                  });
+                  apply("account.signOut");
                   visit("/");
                 },
               },
@@ -340,13 +341,12 @@ function loginPage(world, main) {
           password: rules.filled("your password"),
         });
         if (!values) return;
-        if (values.user !== world.account.user || values.password !== world.account.password) {
-          fill(note, h("p", { class: "notice error", role: "alert" }, "Wrong user name or password."));
+        const problem = loginProblem(world, values);
+        if (problem) {
+          fill(note, h("p", { class: "notice error", role: "alert" }, problem));
           return;
         }
-        change((now) => {
-          now.user = values.user;
-        });
+        apply("account.signIn", { user: values.user, password: values.password });
         visit(query().next);
       },
     },
@@ -383,7 +383,7 @@ function newRepoPage(world, main) {
     add(main, h("p", { class: "notice" }, "Sign in to create a repository."));
     return "New repository";
   }
-  let visibility = "Public";
+  let [visibility] = VISIBILITIES;
   const form = h(
     "form",
     {
@@ -391,27 +391,16 @@ function newRepoPage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, {
-          name: (value) =>
-            !/^[a-z0-9][a-z0-9-]{1,38}$/.test(value)
-              ? "Use small letters, digits and hyphens"
-              : world.byId.has(`${user}/${value}`) || state().repos.some(({ name }) => name === value)
-                ? "You have a repository of that name"
-                : "",
-        });
+        const values = validate(form, repositoryRules(state(), world));
         if (!values) return;
-        change((now) => {
-          now.repos.push({
-            id: `${user}/${values.name}`,
-            owner: user,
-            name: values.name,
-            about: values.about ?? "",
-            visibility,
-            language: values.language,
-            license: values.license,
-            readme: Boolean(values.readme),
-            topics: new FormData(form).getAll("topics"),
-          });
+        apply("repos.create", {
+          name: values.name,
+          about: values.about ?? "",
+          visibility,
+          language: values.language,
+          license: values.license,
+          readme: Boolean(values.readme),
+          topics: new FormData(form).getAll("topics"),
         });
         visit(href("/user/", { name: user }));
       },
@@ -423,7 +412,7 @@ function newRepoPage(world, main) {
       title: "Who can see it",
       name: "visibility",
       value: visibility,
-      options: ["Public", "Private"],
+      options: VISIBILITIES,
       onchange: (value) => {
         visibility = value;
       },

@@ -3,16 +3,17 @@
 import { visit } from "/kit/address.js";
 import { add, fill, h } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, query, state } from "/kit/site.js";
-import { field, rules, ticks, validate } from "/kit/ui.js";
-import { LABELS, issuesOf } from "/world.js";
+import { apply, href, query, state } from "/kit/site.js";
+import { field, ticks, validate } from "/kit/ui.js";
+import { SEVERITIES, commentRules, issueRules, issuesNow } from "/transitions.js";
+import { LABELS } from "/world.js";
 import { avatar, label, signedIn } from "/parts.js";
-import { issues, repoHead } from "/repo.js";
+import { repoHead } from "/repo.js";
 
 export function issuePage(world, main) {
   const { id, n } = query(),
     repo = world.byId.get(id),
-    find = () => repo && issues(repo).find(({ number }) => number === Number(n));
+    find = () => repo && issuesNow(state(), repo).find(({ number }) => number === Number(n));
   if (!find()) {
     add(main, h("h1", {}, "There is no such issue"));
     return "Not found";
@@ -25,12 +26,9 @@ export function issuePage(world, main) {
 }
 
 function issueBody(world, repo, issue, draw) {
-  const key = `${repo.id}#${issue.number}`,
-    mine = state().user === repo.owner;
-  const edit = (changes) => {
-    change((now) => {
-      now.edits[key] = { ...now.edits[key], ...changes };
-    });
+  const mine = state().user === repo.owner;
+  const edit = (transition, choice) => {
+    apply(transition, { id: repo.id, number: issue.number, ...choice });
     draw();
   };
   const said = [
@@ -59,11 +57,9 @@ function issueBody(world, repo, issue, draw) {
       onsubmit: (event) => {
         event.preventDefault();
         if (!signedIn()) return;
-        const values = validate(form, { comment: rules.filled("a comment") });
+        const values = validate(form, commentRules);
         if (!values) return;
-        change((now) => {
-          now.comments.push({ id: repo.id, number: issue.number, author: now.user, text: values.comment });
-        });
+        apply("comments.add", { id: repo.id, number: issue.number, text: values.comment });
         draw();
       },
     },
@@ -74,7 +70,12 @@ function issueBody(world, repo, issue, draw) {
       mine
         ? h(
             "button",
-            { type: "button", id: "toggle-issue", class: "end", onclick: () => edit({ open: !issue.open }) },
+            {
+              type: "button",
+              id: "toggle-issue",
+              class: "end",
+              onclick: () => edit("issues.setOpen", { open: !issue.open }),
+            },
             issue.open ? "Close issue" : "Reopen issue",
           )
         : null,
@@ -106,7 +107,7 @@ function issueBody(world, repo, issue, draw) {
             name: "labels",
             chosen: issue.labels,
             options: LABELS.map(({ name }) => name),
-            onchange: (labels) => edit({ labels }),
+            onchange: (labels) => edit("issues.setLabels", { labels }),
           })
         : h("p", { class: "topics" }, issue.labels.length ? issue.labels.map(label) : "None"),
       h("h2", {}, "Assignee"),
@@ -146,44 +147,17 @@ export function newIssuePage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, {
-          title: (value) => (value.length >= 6 ? "" : "Enter a title of at least 6 letters"),
-          body: rules.filled("what happens"),
-        });
+        const values = validate(form, issueRules);
         if (!values) return;
-        const number =
-          Math.max(
-            ...issuesOf(repo).map((issue) => issue.number),
-            ...state()
-              .issues.filter(({ id }) => id === repo.id)
-              .map((issue) => issue.number),
-          ) + 1;
-        change((now) => {
-          now.issues.push({
-            id: repo.id,
-            number,
-            title: values.title,
-            body: values.body,
-            labels,
-            severity: values.severity,
-            author: now.user,
-            day: world.today,
-            open: true,
-            assignee: null,
-            comments: [],
-          });
-        });
-        visit(href("/issue/", { id: repo.id, n: number }));
+        const { title, body, severity } = values;
+        apply("issues.open", { id: repo.id, title, body, labels, severity });
+        visit(href("/issue/", { id: repo.id, n: state().issues.at(-1).number }));
       },
     },
     h("h1", {}, "New issue"),
     field({ label: "Title", name: "title" }),
     field({ label: "What happens?", name: "body", type: "textarea" }),
-    h(
-      "div",
-      { class: "form" },
-      field({ label: "How bad is it?", name: "severity", options: ["Minor", "Annoying", "Blocking"] }),
-    ),
+    h("div", { class: "form" }, field({ label: "How bad is it?", name: "severity", options: SEVERITIES })),
     chosen,
     h("button", { class: "primary", id: "submit" }, "Submit issue"),
   );

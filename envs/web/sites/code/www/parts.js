@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { h, icon } from "/kit/dom.js";
 import { draws } from "/kit/random.js";
-import { change, href, state } from "/kit/site.js";
+import { apply, href, state } from "/kit/site.js";
 import { LABELS, language } from "/world.js";
 
 const picture = (kind, svg) => {
@@ -62,11 +62,7 @@ export function toggle(repo, list, sign, [off, on], id) {
     id,
     onclick: () => {
       if (signedIn()) {
-        change((now) => {
-          now[list] = now[list].includes(repo.id)
-            ? now[list].filter((one) => one !== repo.id)
-            : [...now[list], repo.id];
-        });
+        apply(`${list}.toggle`, { id: repo.id });
         draw();
       }
     },

@@ -1,12 +1,14 @@
-// A repository: its files, commits, issues, releases and contributors.
+// A repository: its head and its tabs; the one of the files is in files.js.
 
 import { visit } from "/kit/address.js";
-import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
+import { add, count, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, query, state } from "/kit/site.js";
-import { chooser, download, facts, field, leaf, modal, pagination, toast, validate } from "/kit/ui.js";
-import { LABELS, commitsOf, contributorsOf, filesOf, issuesOf, releasesOf } from "/world.js";
-import { avatar, label, languageDot, signedIn, toggle } from "/parts.js";
+import { apply, href, query, state } from "/kit/site.js";
+import { chooser, download, field, leaf, modal, pagination, toast, validate } from "/kit/ui.js";
+import { BRANCHES, forkRules, issuesNow } from "/transitions.js";
+import { LABELS, commitsOf, contributorsOf, releasesOf } from "/world.js";
+import { avatar, label, signedIn, toggle } from "/parts.js";
+import { codeTab } from "/files.js";
 
 const TABS = [
   ["code", "Code"],
@@ -16,26 +18,9 @@ const TABS = [
   ["people", "Contributors"],
 ];
 
-/** The files with what the visitor has committed. */
-const files = (repo) =>
-  filesOf(repo).map((file) => {
-    const own = state()
-      .commits.filter(({ id, path }) => id === repo.id && path === file.path)
-      .at(-1);
-    return own ? { ...file, text: own.text } : file;
-  });
-/** The issues with what the visitor has changed and opened. */
-export function issues(repo) {
-  const own = state().issues.filter(({ id }) => id === repo.id);
-  return [...own, ...issuesOf(repo)].map((issue) => ({
-    ...issue,
-    ...state().edits[`${repo.id}#${issue.number}`],
-  }));
-}
-
 /** The top of every page of a repository. */
 export function repoHead(repo, open) {
-  const openIssues = issues(repo).filter((issue) => issue.open).length;
+  const openIssues = issuesNow(state(), repo).filter((issue) => issue.open).length;
   const fork = h(
     "button",
     {
@@ -100,7 +85,7 @@ function forkDialog(repo) {
     { onsubmit: (event) => event.preventDefault() },
     h("p", { class: "soft" }, `A copy of ${repo.id} under your name.`),
     field({ label: "Name of the fork", name: "name", value: repo.name }),
-    field({ label: "Branches", name: "branches", options: ["Only the main branch", "All branches"] }),
+    field({ label: "Branches", name: "branches", options: BRANCHES }),
   );
   modal({
     title: "Fork this repository",
@@ -111,14 +96,9 @@ function forkDialog(repo) {
         text: "Create fork",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            name: (value) =>
-              /^[a-z0-9][a-z0-9-]{1,38}$/.test(value) ? "" : "Use small letters, digits and hyphens",
-          });
+          const values = validate(form, forkRules);
           if (!values) return false;
-          change((now) => {
-            now.forks.push({ from: repo.id, name: values.name, branches: values.branches });
-          });
+          apply("forks.add", { id: repo.id, name: values.name, branches: values.branches });
           toast(`Forked to ${state().user}/${values.name}`);
         },
       },
@@ -146,243 +126,10 @@ export function repoPage(world, main) {
   return repo.id;
 }
 
-// ---- code ----
-
-function codeTab(repo, asked) {
-  const path = asked.path ?? "",
-    file = files(repo).find((one) => one.path === path);
-  const inner = asked.find ? findings(repo, asked.find) : file ? fileView(repo, file) : listing(repo, path);
-  const input = h("input", {
-    type: "text",
-    name: "find",
-    value: asked.find ?? "",
-    placeholder: "Find in files",
-    "aria-label": "Find in files",
-  });
-  const parts = path ? path.split("/") : [];
-  const trail = h(
-    "p",
-    { class: "trail" },
-    h("a", { href: href("/repo/", { id: repo.id }) }, repo.name),
-    parts.map((part, at) => [
-      " / ",
-      at < parts.length - 1
-        ? h("a", { href: href("/repo/", { id: repo.id, path: parts.slice(0, at + 1).join("/") }) }, part)
-        : h("b", {}, part),
-    ]),
-  );
-  const readme = files(repo)[0]
-    .text.split("\n")
-    .filter(Boolean)
-    .map((line) =>
-      line.startsWith("## ")
-        ? h("h3", {}, line.slice(3))
-        : line.startsWith("# ")
-          ? h("h2", {}, line.slice(2))
-          : h("p", {}, line),
-    );
-  return h(
-    "div",
-    { class: "code" },
-    h(
-      "div",
-      {},
-      h(
-        "div",
-        { class: "row" },
-        h("span", { class: "branch" }, "main"),
-        trail,
-        h(
-          "form",
-          {
-            class: "end find-files",
-            onsubmit: (event) => {
-              event.preventDefault();
-              visit(href("/repo/", { id: repo.id, find: tidy(input.value) }));
-            },
-          },
-          input,
-        ),
-      ),
-      inner,
-      path || asked.find ? null : h("article", { class: "readme" }, readme),
-    ),
-    h(
-      "aside",
-      {},
-      h("h2", {}, "About"),
-      h("p", {}, repo.about),
-      h(
-        "p",
-        { class: "topics" },
-        repo.topics.map((topic) => h("a", { href: href("/search/", { topic }) }, topic)),
-      ),
-      facts([
-        ["Language", languageDot(repo.language)],
-        ["Licence", repo.license],
-        ["Stars", grouped(repo.stars)],
-        ["Forks", grouped(repo.forks)],
-        ["Created", dates.short(repo.created)],
-        ["Updated", dates.short(repo.updated)],
-      ]),
-      state().user === repo.owner ? h("p", { class: "soft" }, "This repository is yours.") : null,
-    ),
-  );
-}
-
-function listing(repo, path) {
-  const under = files(repo)
-    .map((file) => file.path)
-    .filter((one) => !path || one.startsWith(`${path}/`))
-    .map((one) => one.slice(path ? path.length + 1 : 0));
-  const folders = [
-      ...new Set(under.filter((one) => one.includes("/")).map((one) => one.split("/")[0])),
-    ].sort(),
-    plain = under.filter((one) => !one.includes("/")).sort();
-  const commits = commitsOf(repo);
-  const row = (name, folder) => {
-    const full = path ? `${path}/${name}` : name,
-      last =
-        commits.find((commit) => (folder ? commit.path.startsWith(`${full}/`) : commit.path === full)) ??
-        commits.at(-1);
-    return h(
-      "tr",
-      {},
-      h(
-        "td",
-        {},
-        icon(folder ? "folder" : "file", 15),
-        h("a", { href: href("/repo/", { id: repo.id, path: full }) }, name),
-      ),
-      h("td", { class: "soft" }, last.message),
-      h("td", { class: "soft number" }, dates.short(last.day)),
-    );
-  };
-  return h(
-    "table",
-    { class: "files" },
-    h(
-      "tr",
-      {},
-      h(
-        "th",
-        { colspan: 3 },
-        avatar(commits[0].author, 20),
-        h("b", {}, commits[0].author),
-        ` ${commits[0].message}`,
-        h("code", { class: "end" }, commits[0].hash),
-      ),
-    ),
-    folders.map((name) => row(name, true)),
-    plain.map((name) => row(name, false)),
-  );
-}
-
-function fileView(repo, file) {
-  const lines = file.text.split("\n"),
-    mine = state().user === repo.owner;
-  const frame = h("section", { class: "file" });
-  const view = () =>
-    fill(
-      frame,
-      h(
-        "header",
-        { class: "row" },
-        h("b", {}, file.path),
-        h("span", { class: "soft" }, `${count(lines.length, "line")}, ${file.text.length} bytes`),
-        h(
-          "span",
-          { class: "end row" },
-          mine ? h("button", { id: "edit", onclick: edit }, "Edit") : null,
-          h(
-            "button",
-            { id: "raw", onclick: () => download(file.path.split("/").at(-1), file.text) },
-            icon("download", 15),
-            "Download",
-          ),
-        ),
-      ),
-      h(
-        "ol",
-        { class: "lines" },
-        lines.map((line) => h("li", {}, h("code", {}, line || " "))),
-      ),
-    );
-  const edit = () => {
-    const area = h(
-      "textarea",
-      {
-        name: "text",
-        rows: String(Math.min(24, lines.length + 3)),
-        spellcheck: "false",
-        "aria-label": "File",
-      },
-      file.text,
-    );
-    const form = h(
-      "form",
-      {
-        class: "editor",
-        novalidate: true,
-        onsubmit: (event) => {
-          event.preventDefault();
-          const values = validate(form, { message: (value) => (value ? "" : "Say what you changed") });
-          if (!values) return;
-          change((now) => {
-            now.commits.push({
-              id: repo.id,
-              path: file.path,
-              text: area.value.replace(/\s+$/, ""),
-              message: values.message,
-            });
-          });
-          location.reload();
-        },
-      },
-      area,
-      field({ label: "Commit message", name: "message" }),
-      h(
-        "div",
-        { class: "row" },
-        h("button", { class: "primary", id: "commit" }, "Commit changes"),
-        h("button", { type: "button", onclick: view }, "Cancel"),
-      ),
-    );
-    fill(frame, h("header", { class: "row" }, h("b", {}, `Editing ${file.path}`)), form);
-  };
-  view();
-  return frame;
-}
-
-function findings(repo, text) {
-  const hits = files(repo).flatMap((file) =>
-    file.text
-      .split("\n")
-      .map((line, at) => ({ file, line, at }))
-      .filter(({ line }) => line.toLowerCase().includes(text.toLowerCase())),
-  );
-  return h(
-    "section",
-    { class: "file" },
-    h("header", {}, h("b", { id: "hits" }, `${count(hits.length, "line")} with “${text}”`)),
-    hits
-      .slice(0, 40)
-      .map(({ file, line, at }) =>
-        h(
-          "p",
-          { class: "hit" },
-          h("a", { href: href("/repo/", { id: repo.id, path: file.path }) }, file.path),
-          h("i", {}, String(at + 1)),
-          h("code", {}, line),
-        ),
-      ),
-  );
-}
-
 // ---- issues, commits, releases, people ----
 
 function issuesTab(repo, asked) {
-  const all = issues(repo),
+  const all = issuesNow(state(), repo),
     shut = asked.shown === "closed",
     text = tidy(asked.text ?? "").toLowerCase();
   const fits = (issue) =>

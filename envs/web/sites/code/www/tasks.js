@@ -13,6 +13,7 @@ import {
   releasesOf,
   search,
 } from "/world.js";
+import { issueKey } from "/transitions.js";
 
 const signIn = ({ account }) => `Sign in as ${account.user} with the password ${account.password}.`;
 const config = (repo) => filesOf(repo).find(({ path }) => path === "config/default.conf");
@@ -22,6 +23,18 @@ const settings = (repo) =>
     .map((line) => line.split(" = "));
 /** A repository that is not the visitor's. */
 const foreign = (world, draw) => draw.one(world.repos.filter(({ owner }) => owner !== world.account.user));
+
+/** Whether exactly the issues of these keys were closed: the others are as they were, and so are all labels. */
+function onlyClosed(edits, repo, keys) {
+  const stands = ({ open, labels }, key, issue) =>
+    (open ?? issue.open) === (issue.open && !keys.includes(key)) &&
+    same(labels ?? issue.labels, issue.labels);
+  const issues = new Map(issuesOf(repo).map((issue) => [issueKey(repo, issue.number), issue]));
+  return (
+    keys.every((key) => edits[key]) &&
+    Object.entries(edits).every(([key, edit]) => issues.has(key) && stands(edit, key, issues.get(key)))
+  );
+}
 
 export const tasks = {
   "code-license"(world, draw) {
@@ -56,6 +69,7 @@ export const tasks = {
     const repos = draw.some(world.repos, 2);
     return {
       goal: `${signIn(world)} Star the repositories ${repos[0].id} and ${repos[1].id}. Answer "done" at the end.`,
+      touches: ["stars"],
       correct: ({ stars }) =>
         same(
           stars,
@@ -142,6 +156,7 @@ export const tasks = {
       platform = draw.one(["linux", "macos", "windows"]);
     return {
       goal: `Download the ${platform} build of release ${release.version} of the repository ${repo.id}. Answer "done" at the end.`,
+      touches: ["downloads"],
       correct: ({ downloads }) =>
         same(
           downloads,
@@ -175,6 +190,7 @@ export const tasks = {
       ]);
     return {
       goal: `${signIn(world)} Write the comment "${text}" under issue #${issue.number} of the repository ${repo.id}, which has the title "${issue.title}". Answer "done" at the end.`,
+      touches: ["comments"],
       correct: ({ comments }) =>
         comments.length === 1 &&
         comments[0].id === repo.id &&
@@ -196,6 +212,7 @@ export const tasks = {
       body = `Seen ${draw.between(3, 40)} times since yesterday`;
     return {
       goal: `${signIn(world)} Open a new issue in the repository ${repo.id}: title "${title}", description "${body}", severity "${severity}", labels "${labels[0]}" and "${labels[1]}". Answer "done" at the end.`,
+      touches: ["issues"],
       correct: ({ issues: [issue, more] }) =>
         issue &&
         !more &&
@@ -213,16 +230,13 @@ export const tasks = {
         label = draw.one(LABELS).name,
         shut = issuesOf(repo)
           .filter((issue) => issue.open && issue.labels.includes(label))
-          .map(({ number }) => `${repo.id}#${number}`);
+          .map(({ number }) => issueKey(repo, number));
       return shut.length < 2 || shut.length > 4
         ? null
         : {
             goal: `${signIn(world)} In your repository ${repo.id}, close every open issue that carries the label "${label}" and no others. Answer "done" at the end.`,
-            correct: ({ edits }) =>
-              same(
-                Object.keys(edits).filter((key) => edits[key].open === false),
-                shut,
-              ) && Object.values(edits).every(({ labels }) => !labels),
+            touches: ["edits"],
+            correct: ({ edits }) => onlyClosed(edits, repo, shut),
           };
     });
   },
@@ -239,6 +253,7 @@ export const tasks = {
       topics = draw.some(TOPICS, 2);
     return {
       goal: `${signIn(world)} Create a private repository called "${name}" with the description "${about}", the language "${lang}", the licence "${license}", a README file and the topics "${topics[0]}" and "${topics[1]}". Answer "done" at the end.`,
+      touches: ["repos"],
       correct: ({ repos: [repo, more] }) =>
         repo &&
         !more &&
@@ -264,6 +279,7 @@ export const tasks = {
       .join("\n");
     return {
       goal: `${signIn(world)} In your repository ${repo.id}, change ${key} in the file config/default.conf to ${value}, leave the rest as it is, and commit with the message "${message}". Answer "done" at the end.`,
+      touches: ["commits"],
       correct: ({ commits: [commit, more] }) =>
         commit &&
         !more &&

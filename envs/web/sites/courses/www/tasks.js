@@ -1,7 +1,7 @@
 // The academy's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
-import { until } from "/kit/tasks.js";
+import { same, until } from "/kit/tasks.js";
 import { person } from "/kit/words.js";
 import { LANGUAGES, LEVELS, SUBJECTS, reviewsOf, search } from "/world.js";
 
@@ -14,7 +14,11 @@ const enrolled = (course, more = {}) => ({
   quizzes: {},
   ...more,
 });
-const same = (list, wanted) => list.length === wanted.length && wanted.every((one) => list.includes(one));
+/** Whether there is one enrolment, exactly this one; the order of its completed lessons does not matter. */
+const isOnly = (list, wanted) =>
+  list.length === 1 &&
+  same(list[0].done, wanted.done) &&
+  JSON.stringify({ ...list[0], done: [] }) === JSON.stringify({ ...wanted, done: [] });
 
 export const tasks = {
   "courses-learners"(world, draw) {
@@ -111,25 +115,20 @@ export const tasks = {
       name = person(draw);
     return {
       goal: `Enrol ${name} in "${course.title}": kind of study "${kind}", beginning on ${dates.long(start)}. Answer "done" at the end.`,
-      correct: ({ enrolled: now }) =>
-        now.length === 1 &&
-        now[0].id === course.id &&
-        now[0].kind === kind &&
-        now[0].start === start &&
-        now[0].name === name,
+      touches: ["enrolled"],
+      correct: ({ enrolled: now }) => isOnly(now, enrolled(course, { kind, start, name })),
     };
   },
 
   "courses-leave"(world, draw) {
-    const [one, two, three] = draw.some(world.courses, 3);
+    const [one, two, three] = draw.some(world.courses, 3),
+      begun = draw.shuffled([one, two, three]).map((course) => enrolled(course));
     return {
       goal: `Leave the course "${two.title}" and stay in the others. Answer "done" at the end.`,
-      state: { enrolled: draw.shuffled([one, two, three]).map((course) => enrolled(course)) },
+      state: { enrolled: begun },
+      touches: ["enrolled"],
       correct: ({ enrolled: now }) =>
-        same(
-          now.map(({ id }) => id),
-          [one.id, three.id],
-        ),
+        JSON.stringify(now) === JSON.stringify(begun.filter(({ id }) => id !== two.id)),
     };
   },
 
@@ -139,7 +138,8 @@ export const tasks = {
     return {
       goal: `In your course "${course.title}", mark the first two lessons of week ${week} as completed, and no others. Answer "done" at the end.`,
       state: { enrolled: [enrolled(course)] },
-      correct: ({ enrolled: now }) => same(now[0].done, [`${week}.0`, `${week}.1`]),
+      touches: ["enrolled"],
+      correct: ({ enrolled: now }) => isOnly(now, enrolled(course, { done: [`${week}.0`, `${week}.1`] })),
     };
   },
 
@@ -156,6 +156,7 @@ export const tasks = {
     return {
       goal: `In your course "${course.title}", add the note "${text}" to the lesson "${module.lessons[at].title}" of week ${module.week}. Answer "done" at the end.`,
       state: { enrolled: [enrolled(course)] },
+      touches: ["notes"],
       correct: ({ notes }) =>
         notes.length === 1 &&
         notes[0].id === course.id &&
@@ -170,8 +171,9 @@ export const tasks = {
     return {
       goal: `In your course "${course.title}", pass the quiz of week ${module.week} with all answers right at the first try; the reading of that week has the figures it asks for. Answer "done" at the end.`,
       state: { enrolled: [enrolled(course)] },
+      touches: ["enrolled"],
       correct: ({ enrolled: now }) =>
-        now[0].tries === 1 && now[0].quizzes[module.week] === module.figures.length,
+        isOnly(now, enrolled(course, { quizzes: { [module.week]: module.figures.length }, tries: 1 })),
     };
   },
 

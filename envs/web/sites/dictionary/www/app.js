@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { add, capital, count, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   cookieBanner,
@@ -12,12 +12,12 @@ import {
   field,
   modal,
   pagination,
-  rules,
   tabs,
   toast,
   validate,
 } from "/kit/ui.js";
-import { BANDS, FIELDS, NAME, browse, freshState, makeWorld, quizOf, suggest } from "/world.js";
+import { BANDS, FIELDS, NAME, QUIZZES, browse, freshState, makeWorld, quizOf, suggest } from "/world.js";
+import { PARTS, listProblem, suggestionRules, transitions } from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -29,12 +29,13 @@ const PAGES = {
   suggest: suggestPage,
   settings: settingsPage,
 };
-const QUIZZES = 6;
 
 site({
   name: "dictionary",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "lists", "accent", "size"],
   show(world) {
     const main = h("main", {});
     document.body.append(header(world), main, footer(world));
@@ -392,17 +393,7 @@ function saveDialog(entry) {
           const ticked = [...form.querySelectorAll("input[type=checkbox]")]
             .filter(({ checked }) => checked)
             .map(({ value }) => value);
-          const fresh = tidy(form.elements.fresh.value);
-          change((now) => {
-            for (const list of now.lists)
-              list.words = [
-                ...list.words.filter((word) => word !== entry.word),
-                ...(ticked.includes(list.name) ? [entry.word] : []),
-              ];
-            const known = now.lists.find(({ name }) => name.toLowerCase() === fresh.toLowerCase());
-            if (fresh && !known) now.lists.push({ name: fresh, words: [entry.word] });
-            else if (known && !known.words.includes(entry.word)) known.words.push(entry.word);
-          });
+          apply("word.save", { word: entry.word, lists: ticked, fresh: tidy(form.elements.fresh.value) });
           toast("Saved.");
         },
       },
@@ -601,10 +592,7 @@ function listsPage(world, main) {
                   "button",
                   {
                     class: "end",
-                    onclick: () =>
-                      change((now) => {
-                        now.lists.splice(at, 1);
-                      }),
+                    onclick: () => apply("list.delete", { name: list.name }),
                   },
                   "Delete list",
                 )
@@ -622,10 +610,7 @@ function listsPage(world, main) {
                 "button",
                 {
                   class: "end",
-                  onclick: () =>
-                    change((now) => {
-                      now.lists[at].words = now.lists[at].words.filter((one) => one !== word);
-                    }),
+                  onclick: () => apply("word.remove", { word, list: list.name }),
                 },
                 "Remove",
               ),
@@ -654,18 +639,9 @@ function newList() {
         text: "Create",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            name: (value) =>
-              !value
-                ? "Enter a name"
-                : state().lists.some(({ name }) => name.toLowerCase() === value.toLowerCase())
-                  ? "There is a list of this name"
-                  : "",
-          });
+          const values = validate(form, { name: (value) => listProblem(state(), value) });
           if (!values) return false;
-          change((now) => {
-            now.lists.push({ name: values.name, words: [] });
-          });
+          apply("list.create", { name: values.name });
         },
       },
     ],
@@ -673,8 +649,8 @@ function newList() {
 }
 
 function quizPage(world, main) {
-  const { n } = query();
-  if (!n) {
+  const number = Number(query().n);
+  if (!Number.isInteger(number) || number < 1 || number > QUIZZES) {
     add(
       main,
       h("h1", {}, "Quizzes"),
@@ -697,20 +673,17 @@ function quizPage(world, main) {
     );
     return "Quizzes";
   }
-  const questions = quizOf(world, n),
+  const questions = quizOf(world, number),
     given = [];
   const frame = h("section", { class: "panel-box quiz" });
   const draw = () => {
     const at = given.length;
     if (at === questions.length) {
-      const right = given.filter((text, index) => text === questions[index].right).length;
-      change((now) => {
-        now.quizzes.push({ quiz: Number(n), right, words: questions.map(({ word }) => word) });
-      });
+      apply("quiz.finish", { quiz: number, given });
       return fill(
         frame,
         h("small", {}, "Finished"),
-        h("h2", { id: "result" }, `${right} of 5 right`),
+        h("h2", { id: "result" }, `${state().quizzes.at(-1).right} of 5 right`),
         questions.map(({ word, right: text }, index) =>
           h("p", {}, given[index] === text ? "✓ " : "✗ ", h("a", { href: open(word) }, word), `: ${text}`),
         ),
@@ -754,8 +727,8 @@ function quizPage(world, main) {
     );
   };
   draw();
-  add(main, h("h1", {}, `Quiz ${n}`), frame);
-  return `Quiz ${n}`;
+  add(main, h("h1", {}, `Quiz ${number}`), frame);
+  return `Quiz ${number}`;
 }
 
 function suggestPage(world, main) {
@@ -766,21 +739,9 @@ function suggestPage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, {
-          word: (value) =>
-            !/^[a-z-]{3,}$/i.test(value)
-              ? "Enter one word of at least three letters"
-              : world.byWord.has(value.toLowerCase())
-                ? "This word is in the dictionary already"
-                : "",
-          part: (value) => (value === "Choose…" ? "Choose a part of speech" : ""),
-          definition: (value) => (value.length < 15 ? "Write at least 15 letters" : ""),
-          email: rules.email,
-        });
+        const values = validate(form, suggestionRules(world));
         if (!values) return;
-        change((now) => {
-          now.suggestions.push(values);
-        });
+        apply("suggestion.send", values);
         fill(
           form,
           h("p", { class: "notice", id: "thanks" }, `Thank you. Our editors will look at “${values.word}”.`),
@@ -794,7 +755,7 @@ function suggestPage(world, main) {
       field({
         label: "Part of speech",
         name: "part",
-        options: ["Choose…", "Noun", "Adjective", "Verb", "Adverb"],
+        options: ["Choose…", ...PARTS],
       }),
       field({ label: "What does it mean?", name: "definition", wide: true }),
       field({ label: "Your email", name: "email", type: "email", wide: true }),
@@ -826,9 +787,7 @@ function settingsPage(world, main) {
             value,
             checked: state()[name] === value,
             onchange: () => {
-              change((now) => {
-                now[name] = value;
-              });
+              apply("settings.choose", { name, value });
               toast("Settings saved.");
             },
           }),

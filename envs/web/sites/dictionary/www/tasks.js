@@ -2,7 +2,7 @@
 
 import * as dates from "/kit/dates.js";
 import { until } from "/kit/tasks.js";
-import { BANDS, FIELDS, browse, quizOf } from "/world.js";
+import { BANDS, FIELDS, QUIZZES, browse, quizOf } from "/world.js";
 
 const wordsOf = (state, name) => state.lists.find((list) => list.name === name)?.words ?? [];
 const only = (list, words) => list.length === words.length && words.every((word) => list.includes(word));
@@ -42,6 +42,7 @@ export const tasks = {
     const entry = draw.one(world.words);
     return {
       goal: `Save the word "${entry.word}" to the list My words. Answer "done" at the end.`,
+      touches: ["lists"],
       correct: (state) => state.lists.length === 1 && only(wordsOf(state, "My words"), [entry.word]),
     };
   },
@@ -56,6 +57,7 @@ export const tasks = {
     return {
       goal: `Change the settings so that the ${accent === "us" ? "American" : "British"} pronunciation is shown first and the text is ${size === "large" ? "large" : "of normal size"}. Answer "done" at the end.`,
       state: began,
+      touches: ["accent", "size"],
       correct: (state) => state.accent === accent && state.size === size,
     };
   },
@@ -117,6 +119,7 @@ export const tasks = {
       name = draw.one(["Essay", "Crossword", "Tuesday", "Hard ones"]);
     return {
       goal: `Make a new word list called "${name}" and save the words "${words[0]}", "${words[1]}" and "${words[2]}" to it, and to no other list. Answer "done" at the end.`,
+      touches: ["lists"],
       correct: (state) =>
         state.lists.length === 2 && only(wordsOf(state, name), words) && !wordsOf(state, "My words").length,
     };
@@ -137,7 +140,8 @@ export const tasks = {
     return {
       goal: `The word list My words is mixed up. Remove every ${gone} from it and keep the rest. Answer "done" at the end.`,
       state: { lists: [{ name: "My words", words }] },
-      correct: (state) => only(wordsOf(state, "My words"), kept),
+      touches: ["lists"],
+      correct: (state) => state.lists.length === 1 && only(wordsOf(state, "My words"), kept),
     };
   },
 
@@ -151,6 +155,7 @@ export const tasks = {
       ]);
     return {
       goal: `Suggest a new word to the editors: the noun "${word}", meaning "${text}". The email is ${email}. Answer "done" when it is sent.`,
+      touches: ["suggestions"],
       correct: ({ suggestions }) =>
         suggestions.length === 1 &&
         suggestions[0].word === word &&
@@ -161,13 +166,15 @@ export const tasks = {
   },
 
   "dictionary-quiz"(world, draw) {
-    const number = draw.between(1, 6);
+    const number = draw.between(1, QUIZZES);
     return {
-      goal: `Take quiz ${number} and get all five questions right. Look words up if you need to. Answer "done" when you have 5 of 5.`,
+      goal: `Take quiz ${number} and get all five questions right at the first try; the dictionary says what the words mean. Take no other quiz. Answer "done" when you have 5 of 5.`,
+      touches: ["quizzes"],
+      // The end of a try shows the right answers.
       correct: ({ quizzes }) =>
-        quizzes.length > 0 &&
-        quizzes.length <= 2 &&
-        quizzes.some(({ quiz, right }) => quiz === number && right === quizOf(world, number).length),
+        quizzes.length === 1 &&
+        quizzes[0].quiz === number &&
+        quizzes[0].right === quizOf(world, number).length,
     };
   },
 

@@ -424,6 +424,8 @@ export function browse(world, { letter = "", part = "", field = "", band = "", s
   return found;
 }
 
+export const QUIZZES = 6;
+
 /** Five questions, each with four definitions to choose from. */
 export function quizOf(world, number) {
   const draw = world.draw.fork(`quiz/${number}`);

@@ -1,24 +1,25 @@
 // Checkout of a trip: travellers, seats, bags, payment. Each step is checked before the next opens; the last one books.
 
-import { add, count, fill, grouped, h, icon } from "/kit/dom.js";
+import { add, count, fill, h, icon } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, query, request, state } from "/kit/site.js";
-import { cardFields, cardRules, field, rules, toast, validate } from "/kit/ui.js";
-import { BAG_PRICE, city, clock, fare, flightOf, reference, takenSeats, totalOf } from "/world.js";
+import { apply, query, request, state } from "/kit/site.js";
+import { cardFields, field, toast, validate } from "/kit/ui.js";
+import { money } from "/parts.js";
+import { mostExtraBags, paymentRules, travellerRules } from "/transitions.js";
+import { BAG_PRICE, cabinOf, city, clock, fare, partyOf, takenSeats, totalOf, tripFlights } from "/world.js";
 import { seatMap } from "/seats.js";
-
-const money = (dollars) => `$${grouped(dollars)}`;
 
 export function checkoutPage(world, main) {
   const asked = query(),
-    flights = [asked.out, asked.back].map((id) => flightOf(world, id)).filter(Boolean);
+    flights = tripFlights(world, asked);
   if (!flights.length) {
     add(main, h("h1", {}, "This flight is gone"), h("a", { href: "/" }, "Search again"));
     return "Not found";
   }
-  const adults = Number(asked.adults) || 1,
-    people = adults + (Number(asked.children) || 0),
-    cabin = asked.cabin ?? "economy",
+  const party = partyOf(asked),
+    { adults } = party,
+    people = adults + party.children,
+    cabin = cabinOf(asked.cabin).id,
     fareId = fare(asked.fare).id;
   const given = {
     names: [],
@@ -85,32 +86,13 @@ export function checkoutPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const born = (at) => (value) => {
-            if (!/^\d{4}-\d\d-\d\d$/.test(value)) return "Enter the date as YYYY-MM-DD";
-            const years = dates.between(value, flights[0].day) / 365.25;
-            return at < adults === years >= 12
-              ? ""
-              : at < adults
-                ? "Adults are 12 or older"
-                : "Children are younger than 12";
-          };
-          const own = Object.fromEntries(
-            all.flatMap((at) => [
-              [`name${at}`, rules.filled("the name as in the passport")],
-              [`born${at}`, born(at)],
-            ]),
-          );
-          const values = validate(form, {
-            ...own,
-            email: rules.email,
-            phone: rules.digits("a phone number", 7, 14),
-          });
+          const values = validate(form, travellerRules(party, flights));
           if (!values) return;
           Object.assign(given, {
             names: all.map((at) => values[`name${at}`]),
             born: all.map((at) => values[`born${at}`]),
             email: values.email,
-            phone: values.phone.replace(/[ -]/g, ""),
+            phone: values.phone,
           });
           next();
         },
@@ -168,7 +150,7 @@ export function checkoutPage(world, main) {
   function bagStep() {
     const shown = h("b", {}, String(given.bags)),
       turn = (by) => {
-        given.bags = Math.min(people * 2, Math.max(0, given.bags + by));
+        given.bags = Math.min(mostExtraBags(people), Math.max(0, given.bags + by));
         shown.textContent = String(given.bags);
         drawSide();
       };
@@ -204,12 +186,12 @@ export function checkoutPage(world, main) {
         onsubmit: (event) => {
           event.preventDefault();
           const values = validate(form, {
-            ...cardRules,
+            ...paymentRules(world),
             agreed: () => (agreed.checked ? "" : "Please accept the conditions"),
           });
           if (!values) return;
           pay.disabled = true;
-          request("book", () => book(values)).catch((error) => {
+          request("book", () => book(values, agreed)).catch((error) => {
             pay.disabled = false;
             toast(error.message, "error");
           });
@@ -228,27 +210,15 @@ export function checkoutPage(world, main) {
     return form;
   }
 
-  function book(values) {
-    const code = reference(world.draw.fork(`reference/${state().bookings.length}`));
-    change((now) => {
-      now.bookings.unshift({
-        reference: code,
-        surname: given.names[0].split(" ").at(-1),
-        flights: flights.map(({ id }) => id),
-        cabin,
-        fare: fareId,
-        passengers: given.names,
-        born: given.born,
-        seats: given.seats,
-        bags: given.bags,
-        email: given.email,
-        phone: given.phone,
-        card: values.card.replace(/[ -]/g, ""),
-        total: total(),
-        status: "Confirmed",
-      });
-      now.unlocked.push(code);
+  function book(values, agreed) {
+    apply("trips.book", {
+      trip: { out: asked.out, back: asked.back, cabin, fare: fareId },
+      party,
+      ...given,
+      card: { number: values.card, holder: values.holder, expiry: values.expiry, code: values.code },
+      agreed: agreed.checked,
     });
+    const { reference: code, email } = state().bookings[0];
     fill(
       main,
       h(
@@ -263,7 +233,7 @@ export function checkoutPage(world, main) {
           {},
           `${city(flights[0].from).name} to ${city(flights[0].to).name}, ${dates.long(flights[0].day)}`,
         ),
-        h("p", { class: "soft" }, `Tickets are on their way to ${given.email}.`),
+        h("p", { class: "soft" }, `Tickets are on their way to ${email}.`),
         h("a", { class: "button", href: "/manage/" }, "My trips"),
       ),
     );

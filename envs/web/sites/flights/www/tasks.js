@@ -43,6 +43,46 @@ const freeSeat = (draw, world, flight, but = "") =>
     ),
   );
 
+/** Whether two pieces of plain data are the same; the order of an object's keys does not matter. */
+function equal(a, b) {
+  if (Object(a) !== a || Object(b) !== b) return a === b;
+  const keys = Object.keys(a);
+  return same(keys, Object.keys(b)) && keys.every((key) => equal(a[key], b[key]));
+}
+
+/** Whether the trip that was booked before differs from what it was in `wanted` alone, and the other one in nothing. */
+const isOnlyChange = (world, changes, { reference }, wanted) =>
+  [world.booked, world.soon].every((trip) =>
+    equal(
+      { ...trip, ...changes[trip.reference] },
+      { ...trip, ...(trip.reference === reference ? wanted : {}) },
+    ),
+  );
+
+/** Whether one trip is booked and stands as it was asked for, paid by the buyer. */
+function isOnlyBooking(world, [booking, more], buyer, { flight, fareId, passengers, born, seats, bags }) {
+  if (!booking || more) return false;
+  const { card, ...rest } = booking,
+    people = passengers.length,
+    bySeat = { [flight.id]: seats };
+  const wanted = {
+    reference: code(world),
+    surname: passengers[0].split(" ").at(-1),
+    flights: [flight.id],
+    cabin: "economy",
+    fare: fareId,
+    passengers,
+    born,
+    seats: bySeat,
+    bags,
+    email: buyer.email,
+    phone: buyer.phone,
+    total: totalOf({ flights: [flight], cabin: "economy", fareId, people, seats: bySeat, bags }),
+    status: "Confirmed",
+  };
+  return equal(rest, wanted) && buyer.paid(card);
+}
+
 export const tasks = {
   "flights-gate"(world, draw) {
     const place = draw.one(CITIES),
@@ -67,6 +107,7 @@ export const tasks = {
     const asked = route(world, draw);
     return {
       goal: `Search one-way flights ${told(asked)} and switch on tracking of their prices. Answer "done" at the end.`,
+      touches: ["alerts"],
       correct: ({ alerts }) =>
         alerts.length === 1 &&
         alerts[0].from === asked.from &&
@@ -141,11 +182,13 @@ export const tasks = {
 
   "flights-bags"(world, draw) {
     const { booked } = world,
-      more = draw.between(1, 3);
+      more = draw.between(1, 3),
+      wanted = { bags: booked.bags + more, total: booked.total + more * BAG_PRICE };
     return {
       goal: `Add ${more} checked ${more === 1 ? "bag" : "bags"} to ${own(booked)}. What does the trip cost in total then? Answer with the number of dollars.`,
-      expected: booked.total + more * BAG_PRICE,
-      correct: ({ changes }) => changes[booked.reference]?.bags === booked.bags + more,
+      expected: wanted.total,
+      touches: ["changes"],
+      correct: ({ changes }) => isOnlyChange(world, changes, booked, wanted),
     };
   },
 
@@ -155,7 +198,8 @@ export const tasks = {
       seat = freeSeat(draw, world, flight, booked.seats[flight][0]);
     return {
       goal: `Change the seat of ${own(booked)} to ${seat}. Answer "done" when it is saved.`,
-      correct: ({ changes }) => changes[booked.reference]?.seats?.[flight]?.[0] === seat,
+      touches: ["changes"],
+      correct: ({ changes }) => isOnlyChange(world, changes, booked, { seats: { [flight]: [seat] } }),
     };
   },
 
@@ -165,10 +209,8 @@ export const tasks = {
       meal = draw.one(["Vegetarian", "Vegan", "Gluten free"]);
     return {
       goal: `Check in for ${own(soon)}: the passport number is ${passport}, the meal "${meal}". There are no dangerous goods. Answer "done" at the end.`,
-      correct: ({ changes }) => {
-        const now = changes[soon.reference];
-        return now?.checkedIn && now.passport === passport && now.meal === meal;
-      },
+      touches: ["changes"],
+      correct: ({ changes }) => isOnlyChange(world, changes, soon, { checkedIn: true, passport, meal }),
     };
   },
 
@@ -177,8 +219,8 @@ export const tasks = {
       reason = draw.one(REASONS);
     return {
       goal: `Cancel ${own(booked)}. The reason is "${reason}". Answer "done" when it is cancelled.`,
-      correct: ({ changes }) =>
-        changes[booked.reference]?.status === "Cancelled" && changes[booked.reference].reason === reason,
+      touches: ["changes"],
+      correct: ({ changes }) => isOnlyChange(world, changes, booked, { status: "Cancelled", reason }),
     };
   },
 
@@ -193,19 +235,16 @@ export const tasks = {
         kind = draw.one(FARES);
       return {
         goal: `Book the cheapest nonstop one-way flight ${told(asked)} in Economy for one adult, ${buyer.name}, born ${birth}, in the fare "${kind.name}" and with the seat ${seat}. The email is ${buyer.email}, the phone ${buyer.phone}. ${buyer.told} Answer "done" when the flight is booked.`,
-        correct: ({ bookings: [booking, more] }) =>
-          booking &&
-          !more &&
-          same(booking.flights, [flight.id]) &&
-          booking.fare === kind.id &&
-          booking.cabin === "economy" &&
-          booking.passengers.length === 1 &&
-          booking.passengers[0] === buyer.name &&
-          booking.born[0] === birth &&
-          booking.seats[flight.id][0] === seat &&
-          booking.email === buyer.email &&
-          booking.phone === buyer.phone &&
-          buyer.paid(booking.card),
+        touches: ["bookings"],
+        correct: ({ bookings }) =>
+          isOnlyBooking(world, bookings, buyer, {
+            flight,
+            fareId: kind.id,
+            passengers: [buyer.name],
+            born: [birth],
+            seats: [seat],
+            bags: 0,
+          }),
       };
     });
   },
@@ -240,22 +279,19 @@ export const tasks = {
           born(draw, 1970, 1998),
           dates.day(dates.year(asked.day) - draw.between(4, 10), draw.between(1, 12), 14),
         ];
-      const flights = [flight],
-        seats = { [flight.id]: [] };
       return {
         goal: `Book the one-way flight with "${carrier}" ${told(asked)} that arrives earliest, in Economy and the fare "Flex", for one adult, ${buyer.name}, born ${births[0]}, and one child, ${child}, born ${births[1]}. Leave the seats to the airline and add 2 checked bags. The email is ${buyer.email}, the phone ${buyer.phone}. ${buyer.told} Answer with the booking reference.`,
         expected: code(world),
-        correct: ({ bookings: [booking, more] }) =>
-          booking &&
-          !more &&
-          same(booking.flights, [flight.id]) &&
-          booking.fare === "flex" &&
-          booking.bags === 2 &&
-          booking.passengers.join() === [buyer.name, child].join() &&
-          booking.born.join() === births.join() &&
-          booking.total ===
-            totalOf({ flights, cabin: "economy", fareId: "flex", people: 2, seats, bags: 2 }) &&
-          buyer.paid(booking.card),
+        touches: ["bookings"],
+        correct: ({ bookings }) =>
+          isOnlyBooking(world, bookings, buyer, {
+            flight,
+            fareId: "flex",
+            passengers: [buyer.name, child],
+            born: births,
+            seats: [null, null],
+            bags: 2,
+          }),
       };
     });
   },

@@ -7,6 +7,8 @@ import { person } from "/kit/words.js";
 export const NAME = "Wingfare";
 /** Days ahead that can be booked. */
 export const HORIZON = 300;
+/** People in one booking. */
+export const MOST_TRAVELLERS = 6;
 
 /** Airports; x and y in kilometres on a flat map. All of them keep the same time. */
 export const CITIES = [
@@ -69,6 +71,7 @@ export const FARES = [
     ],
   },
 ];
+export const cabinOf = (id) => CABINS.find((one) => one.id === id) ?? CABINS[0];
 export const fare = (id) => FARES.find((one) => one.id === id) ?? FARES[0];
 export const WINDOWS = [
   ["early", "Before 06:00", 0, 360],
@@ -110,6 +113,33 @@ export function flightsOn(world, from, to, day) {
   return Array.from({ length: draw.between(17, 24) }, (_, index) =>
     makeFlight(world, draw.fork(index), { from, to, day, index }),
   ).sort((a, b) => a.depart - b.depart || a.index - b.index);
+}
+
+/** Whether flights of a day are sold. */
+export const isBookable = (world, day) =>
+  /^\d{4}-\d\d-\d\d$/.test(day ?? "") &&
+  dates.day(dates.year(day), dates.month(day), dates.dayOfMonth(day)) === day &&
+  day >= world.today &&
+  day <= dates.plus(world.today, HORIZON);
+
+/** How many people travel, as numbers: at least one adult, at most six together. */
+export function partyOf({ adults, children }) {
+  const within = (value, low, high) => {
+    const number = Number(value);
+    return Number.isInteger(number) && number >= low && number <= high ? number : low;
+  };
+  const most = within(adults, 1, MOST_TRAVELLERS);
+  return { adults: most, children: within(children, 0, MOST_TRAVELLERS - most) };
+}
+
+/** The flights of a trip, there and perhaps back; none if they do not exist, are not sold, or do not belong together. */
+export function tripFlights(world, { out, back }) {
+  const there = flightOf(world, out),
+    home = flightOf(world, back);
+  if (!there || !isBookable(world, there.day) || (back && !home)) return [];
+  if (!home) return [there];
+  const isReturn = home.from === there.to && home.to === there.from && home.day >= there.day;
+  return isReturn && isBookable(world, home.day) ? [there, home] : [];
 }
 
 /** The flight of an id such as "PVLLDM2027-03-09-4"; null if there is none. */
@@ -177,8 +207,7 @@ function makeFlight(world, draw, { from, to, day, index }) {
 }
 
 /** What one seat on a flight costs in a cabin. */
-export const priceIn = (flight, cabin) =>
-  Math.round(flight.price * (CABINS.find(({ id }) => id === cabin) ?? CABINS[0]).factor);
+export const priceIn = (flight, cabin) => Math.round(flight.price * cabinOf(cabin).factor);
 
 /** Flights that fit the filters, in order. */
 export function search(

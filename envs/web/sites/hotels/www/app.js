@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, request, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, request, site, state } from "/kit/site.js";
 import {
   autocomplete,
   cookieBanner,
@@ -12,12 +12,27 @@ import {
   field,
   modal,
   pagination,
-  rules,
   tabs,
   toast,
   validate,
 } from "/kit/ui.js";
-import { isCardNumber } from "/kit/words.js";
+import {
+  ARRIVALS,
+  GUESTS_MOST,
+  ROOMS_MOST,
+  bookingNamed,
+  bookingsOf,
+  cancelRules,
+  daysProblem,
+  findRules,
+  guestRules,
+  lastDay,
+  offered,
+  partyProblem,
+  paymentRules,
+  totalOf,
+  transitions,
+} from "/transitions.js";
 import {
   AMENITIES,
   CITIES,
@@ -27,6 +42,7 @@ import {
   SCORES,
   TRAVELLERS,
   city,
+  fits,
   freshState,
   makeWorld,
   nightly,
@@ -52,6 +68,8 @@ site({
   name: "hotels",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "saved", "unlocked", "recent"],
   show(world) {
     const main = h("main", {});
     document.body.append(
@@ -98,15 +116,20 @@ function header() {
   );
 }
 
-/** What is asked for: place, days, people. */
-function asking() {
-  const { where = "", from = "", to = "", guests = "2", rooms = "1" } = query();
-  return { where, from, to, guests: Number(guests) || 2, rooms: Number(rooms) || 1 };
+/** What is asked for: place, days, people. Days or people that the form would refuse are left out: an address can hold anything. */
+function asking(world) {
+  const { where = "", from = "", to = "", guests = "2", rooms = "1" } = query(),
+    party = { guests: Number(guests), rooms: Number(rooms) };
+  return {
+    where,
+    ...(daysProblem(world, { from, to }) ? { from: "", to: "" } : { from, to }),
+    ...(partyProblem(party) ? { guests: 2, rooms: 1 } : party),
+  };
 }
 
 /** The search panel, on the first page and above the results. */
 function panel(world) {
-  const given = asking();
+  const given = asking(world);
   const error = h("p", { class: "error", role: "alert" });
   const where = h("input", {
     type: "text",
@@ -122,7 +145,7 @@ function panel(world) {
       value: given[name],
       shown: given[name] || (name === "to" && given.from) || world.today,
       min: dates.plus(world.today, ahead),
-      max: dates.plus(world.today, 330),
+      max: lastDay(world),
       onpick: (day) => {
         given[name] = day;
       },
@@ -137,8 +160,8 @@ function panel(world) {
     fill(
       pane,
       [
-        ["guests", "Guests", 12],
-        ["rooms", "Rooms", 5],
+        ["guests", "Guests", GUESTS_MOST],
+        ["rooms", "Rooms", ROOMS_MOST],
       ].map(([key, label, most]) =>
         h(
           "div",
@@ -203,18 +226,9 @@ function panel(world) {
         event.preventDefault();
         const name = tidy(where.value).split(",")[0],
           known = CITIES.find((one) => one.name.toLowerCase() === name.toLowerCase());
-        const nights = given.from && given.to ? dates.between(given.from, given.to) : 0;
-        error.textContent = !known
-          ? "Choose a destination from the list"
-          : !given.from || !given.to
-            ? "Choose the days of check-in and check-out"
-            : nights < 1
-              ? "Check-out must be after check-in"
-              : nights > 30
-                ? "Stays are limited to 30 nights"
-                : given.rooms > given.guests
-                  ? "There are more rooms than guests"
-                  : "";
+        error.textContent = known
+          ? daysProblem(world, given) || partyProblem(given)
+          : "Choose a destination from the list";
         if (!error.textContent) visit(href("/search/", { ...given, where: known.name }));
       },
     },
@@ -261,11 +275,7 @@ function heart(hotel) {
       "aria-label": `Save ${hotel.name}`,
       onclick: (event) => {
         event.preventDefault();
-        change((now) => {
-          now.saved = now.saved.includes(hotel.id)
-            ? now.saved.filter((id) => id !== hotel.id)
-            : [...now.saved, hotel.id];
-        });
+        apply("saved.toggle", { id: hotel.id });
       },
     },
     icon("heart", 18),
@@ -342,7 +352,7 @@ const PER = (world, place) => world.hotels.filter((hotel) => hotel.city === plac
 
 function searchPage(world, main) {
   const asked = query(),
-    given = asking();
+    given = asking(world);
   if (!city(given.where) || !given.from || !given.to) {
     add(main, panel(world), h("p", { class: "notice" }, "Tell us where and when to see what is free."));
     return "Search";
@@ -573,7 +583,7 @@ function mapDialog(found, given) {
 
 function hotelPage(world, main) {
   const hotel = world.byId.get(query().id),
-    given = asking();
+    given = asking(world);
   if (!hotel) {
     add(main, h("h1", {}, "This place is not here"), h("a", { href: "/" }, "Search again"));
     return "Not found";
@@ -668,7 +678,6 @@ function hotelPage(world, main) {
                 ),
               ),
               hotel.rooms.map((room) => {
-                const fits = room.guests * given.rooms >= given.guests && room.left >= given.rooms;
                 return h(
                   "tr",
                   { "data-room": room.type },
@@ -706,7 +715,7 @@ function hotelPage(world, main) {
                     "td",
                     {},
                     dated
-                      ? fits
+                      ? fits(room, given.guests, given.rooms)
                         ? h(
                             "a",
                             {
@@ -868,10 +877,10 @@ function reviewPanel(hotel) {
 
 function bookPage(world, main) {
   const { id, room: type } = query(),
-    given = asking(),
+    given = asking(world),
     hotel = world.byId.get(id),
-    room = hotel?.rooms.find((one) => one.type === type);
-  if (!room || !given.from || !given.to) {
+    room = offered(world, { id, room: type, ...given });
+  if (!room) {
     add(main, h("h1", {}, "This offer is gone"), h("a", { href: "/" }, "Search again"));
     return "Not found";
   }
@@ -916,13 +925,7 @@ function bookPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            name: rules.filled("the guest's full name"),
-            email: rules.email,
-            phone: rules.digits("a phone number", 7, 14),
-            arrival: () => "",
-            wishes: () => "",
-          });
+          const values = validate(form, guestRules);
           if (values) {
             Object.assign(details, values);
             fill(frame, payment());
@@ -940,7 +943,7 @@ function bookPage(world, main) {
         field({
           label: "Time of arrival",
           name: "arrival",
-          options: ["I don't know", "Before 16:00", "16:00 to 19:00", "19:00 to 22:00", "After 22:00"],
+          options: ARRIVALS,
           value: details.arrival,
         }),
         field({ label: "Wishes", name: "wishes", required: false, value: details.wishes ?? "" }),
@@ -959,40 +962,14 @@ function bookPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            card: (value) => (isCardNumber(value) ? "" : "This is not a valid card number"),
-            holder: rules.filled("the name on the card"),
-            expiry: (value) =>
-              /^(0[1-9]|1[0-2])\s*\/\s*\d{2}$/.test(value) ? "" : "Enter month and year as MM/YY",
-            code: rules.digits("a security code", 3, 4),
-            agreed: () => (agreed.checked ? "" : "Please accept the house rules"),
-          });
+          const values = validate(form, paymentRules(world));
           if (!values) return;
           pay.disabled = true;
           request("book", () => {
-            const draw = world.draw.fork("number"),
-              number = `RW-${100000 + ((draw.below(800000) + state().bookings.length * 731) % 900000)}`,
-              pin = String(1000 + draw.below(9000));
-            const booking = {
-              number,
-              pin,
-              hotel: hotel.id,
-              room: room.type,
-              rooms: given.rooms,
-              guests: given.guests,
-              from: given.from,
-              to: given.to,
-              total,
-              guest: { name: details.name, email: details.email, phone: details.phone.replace(/[ -]/g, "") },
-              arrival: details.arrival,
-              wishes: details.wishes,
-              card: values.card.replace(/[ -]/g, ""),
-              status: "Confirmed",
-            };
-            change((now) => {
-              now.bookings.unshift(booking);
-              now.unlocked.push(number);
-            });
+            const { from, to, guests, rooms } = given;
+            const offer = { id: hotel.id, room: room.type, from, to, guests, rooms };
+            apply("booking.make", { ...offer, ...details, ...values });
+            const [{ number, pin }] = state().bookings;
             fill(
               main,
               h(
@@ -1074,10 +1051,7 @@ function savedPage(world, main) {
                 "button",
                 {
                   class: "remove",
-                  onclick: () =>
-                    change((now) => {
-                      now.saved = now.saved.filter((id) => id !== hotel.id);
-                    }),
+                  onclick: () => apply("saved.remove", { id: hotel.id }),
                 },
                 "Remove",
               ),
@@ -1092,7 +1066,6 @@ function savedPage(world, main) {
 }
 
 function bookingsPage(world, main) {
-  const known = () => [...state().bookings, { ...world.booked, ...state().changes[world.booked.number] }];
   const note = h("div", {});
   const form = h(
     "form",
@@ -1101,23 +1074,15 @@ function bookingsPage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, {
-          number: rules.filled("the confirmation number"),
-          pin: rules.digits("the PIN", 4),
-        });
+        const values = validate(form, findRules);
         if (!values) return;
-        const booking = known().find(
-          ({ number, pin }) => number === values.number.toUpperCase() && pin === values.pin,
-        );
-        if (!booking)
+        if (!bookingNamed(world, state(), values))
           return fill(
             note,
             h("p", { class: "notice error", role: "alert" }, "We know no booking with this number and PIN."),
           );
         fill(note);
-        change((now) => {
-          if (!now.unlocked.includes(booking.number)) now.unlocked.push(booking.number);
-        });
+        apply("booking.find", values);
       },
     },
     h("h2", {}, "Find a booking"),
@@ -1131,16 +1096,10 @@ function bookingsPage(world, main) {
     h("button", { class: "primary", id: "find" }, "Find booking"),
   );
   const list = h("div", {});
-  const edit = (number, changes) =>
-    change((now) => {
-      const own = now.bookings.find((one) => one.number === number);
-      if (own) Object.assign(own, changes);
-      else now.changes[number] = { ...now.changes[number], ...changes };
-    });
   const draw = () =>
     fill(
       list,
-      known()
+      bookingsOf(world, state())
         .filter(({ number }) => state().unlocked.includes(number))
         .map((booking) => {
           const hotel = world.byId.get(booking.hotel);
@@ -1172,13 +1131,13 @@ function bookingsPage(world, main) {
                   { class: "row" },
                   h(
                     "button",
-                    { class: "change", onclick: () => daysDialog(world, booking, hotel, edit) },
+                    { class: "change", onclick: () => daysDialog(world, booking) },
                     icon("calendar", 16),
                     "Change days",
                   ),
                   h(
                     "button",
-                    { class: "cancel", onclick: () => cancelDialog(booking, hotel, edit) },
+                    { class: "cancel", onclick: () => cancelDialog(booking, hotel) },
                     icon("close", 16),
                     "Cancel booking",
                   ),
@@ -1192,16 +1151,12 @@ function bookingsPage(world, main) {
   return "Manage booking";
 }
 
-function daysDialog(world, booking, hotel, edit) {
-  const given = { from: booking.from, to: booking.to },
-    room = hotel.rooms.find(({ type }) => type === booking.room);
+function daysDialog(world, booking) {
+  const given = { from: booking.from, to: booking.to };
   const told = h("p", {}),
     error = h("p", { class: "error", role: "alert" });
   const draw = () => {
-    told.textContent =
-      given.from < given.to
-        ? `New total: ${money(stay(hotel, room, given.from, given.to, booking.rooms))}`
-        : "";
+    told.textContent = given.from < given.to ? `New total: ${money(totalOf(world, booking, given))}` : "";
   };
   const picker = (name, label) =>
     datePicker({
@@ -1209,7 +1164,7 @@ function daysDialog(world, booking, hotel, edit) {
       name,
       value: given[name],
       min: world.today,
-      max: dates.plus(world.today, 330),
+      max: lastDay(world),
       onpick: (day) => {
         given[name] = day;
         draw();
@@ -1232,15 +1187,9 @@ function daysDialog(world, booking, hotel, edit) {
         text: "Save new days",
         primary: true,
         act: () => {
-          if (given.from >= given.to) {
-            error.textContent = "Check-out must be after check-in";
-            return false;
-          }
-          edit(booking.number, {
-            from: given.from,
-            to: given.to,
-            total: stay(hotel, room, given.from, given.to, booking.rooms),
-          });
+          error.textContent = daysProblem(world, given);
+          if (error.textContent) return false;
+          apply("booking.move", { number: booking.number, ...given });
           toast("Your booking is changed.");
         },
       },
@@ -1248,7 +1197,7 @@ function daysDialog(world, booking, hotel, edit) {
   });
 }
 
-function cancelDialog(booking, hotel, edit) {
+function cancelDialog(booking, hotel) {
   const form = h(
     "form",
     { onsubmit: (event) => event.preventDefault() },
@@ -1272,9 +1221,9 @@ function cancelDialog(booking, hotel, edit) {
         text: "Cancel booking",
         primary: true,
         act: () => {
-          const values = validate(form, { reason: (value) => (value ? "" : "Choose a reason") });
+          const values = validate(form, cancelRules);
           if (!values) return false;
-          edit(booking.number, { status: "Cancelled", reason: values.reason });
+          apply("booking.cancel", { number: booking.number, ...values });
           toast("The booking is cancelled.");
         },
       },

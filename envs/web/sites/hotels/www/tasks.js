@@ -1,9 +1,19 @@
 // The booking site's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
-import { until } from "/kit/tasks.js";
+import { same, until } from "/kit/tasks.js";
 import { cardNumber, person } from "/kit/words.js";
-import { AMENITIES, CITIES, REASONS, SCORES, TRAVELLERS, reviewsOf, search, stay } from "/world.js";
+import {
+  AMENITIES,
+  CITIES,
+  REASONS,
+  SCORES,
+  TRAVELLERS,
+  confirmation,
+  reviewsOf,
+  search,
+  stay,
+} from "/world.js";
 
 /** A trip: where, which days, who. */
 function trip(world, draw) {
@@ -27,13 +37,24 @@ function payer(draw) {
       guest.name === name &&
       guest.email === email &&
       guest.phone === phone &&
-      card === number.replaceAll(" ", ""),
+      card.number === number.replaceAll(" ", "") &&
+      card.holder.toLowerCase() === name.toLowerCase() &&
+      card.expiry === expiry &&
+      card.code === code,
   };
 }
-const stays = (booking, wanted) =>
-  ["where", "hotel", "room", "from", "to", "guests", "rooms"].every(
-    (key) => wanted[key] === undefined || key === "where" || booking[key] === wanted[key],
-  );
+/** Whether there is one booking, as it is wanted: still standing, and with no wishes beyond that. */
+const isBooked = (bookings, wanted, guest) =>
+  bookings.length === 1 &&
+  Object.keys(wanted).every((key) => key === "where" || bookings[0][key] === wanted[key]) &&
+  bookings[0].status === "Confirmed" &&
+  !bookings[0].wishes &&
+  guest.matches(bookings[0]);
+/** Whether the booking made before was changed so, and nothing else. */
+const isChanged = (changes, { number }, wanted) =>
+  same(Object.keys(changes), [number]) &&
+  same(Object.keys(changes[number]), Object.keys(wanted)) &&
+  Object.keys(wanted).every((key) => changes[number][key] === wanted[key]);
 const place = (hotel) => `"${hotel.name}" in ${hotel.city}`;
 
 export const tasks = {
@@ -143,8 +164,8 @@ export const tasks = {
       reason = draw.one(REASONS);
     return {
       goal: `Cancel the booking with the confirmation number ${booked.number} and the PIN ${booked.pin}. Give the reason "${reason}". Answer "done" when it is cancelled.`,
-      correct: ({ changes }) =>
-        changes[booked.number]?.status === "Cancelled" && changes[booked.number].reason === reason,
+      touches: ["changes"],
+      correct: ({ changes }) => isChanged(changes, booked, { status: "Cancelled", reason }),
     };
   },
 
@@ -175,11 +196,9 @@ export const tasks = {
         arrival = draw.one(["Before 16:00", "16:00 to 19:00", "19:00 to 22:00"]);
       return {
         goal: `Book the "${room.type}" at "${hotel.name}" in ${hotel.city} ${told(asked)}. ${guest.text} The time of arrival is "${arrival}". Answer "done" when the stay is booked.`,
+        touches: ["bookings"],
         correct: ({ bookings }) =>
-          bookings.length === 1 &&
-          stays(bookings[0], { ...asked, hotel: hotel.id, room: room.type }) &&
-          bookings[0].arrival === arrival &&
-          guest.matches(bookings[0]),
+          isBooked(bookings, { ...asked, hotel: hotel.id, room: room.type, arrival }, guest),
       };
     });
   },
@@ -194,11 +213,10 @@ export const tasks = {
       const guest = payer(draw);
       return {
         goal: `Find the place with the best guest score in ${asked.where} that has "${amenity}" and costs at most $${max} ${told(asked)}, and book its cheapest room that fits. ${guest.text} Answer with the confirmation number.`,
-        expected: `RW-${100000 + world.draw.fork("number").below(800000)}`,
+        expected: confirmation(world, 0).number,
+        touches: ["bookings"],
         correct: ({ bookings }) =>
-          bookings.length === 1 &&
-          stays(bookings[0], { ...asked, hotel: first.hotel.id, room: first.room.type }) &&
-          guest.matches(bookings[0]),
+          isBooked(bookings, { ...asked, hotel: first.hotel.id, room: first.room.type }, guest),
       };
     });
   },
@@ -217,7 +235,8 @@ export const tasks = {
     return {
       goal: `Move the booking with the confirmation number ${booked.number} and the PIN ${booked.pin}: check-in on ${dates.long(from)}, check-out on ${dates.long(to)}. What does the stay cost then? Answer with the new total in dollars.`,
       expected: total,
-      correct: ({ changes }) => changes[booked.number]?.from === from && changes[booked.number].to === to,
+      touches: ["changes"],
+      correct: ({ changes }) => isChanged(changes, booked, { from, to, total }),
     };
   },
 };

@@ -205,7 +205,19 @@ export function stay(hotel, room, from, to, rooms = 1) {
 
 /** The cheapest room of a place that holds so many guests in so many rooms; null if there is none. */
 export const roomFor = (hotel, guests, rooms) =>
-  hotel.rooms.find((room) => room.guests * rooms >= guests && room.left >= rooms) ?? null;
+  hotel.rooms.find((room) => fits(room, guests, rooms)) ?? null;
+
+/** Whether so many guests have room in so many of a kind, and as many are left. */
+export const fits = (room, guests, rooms) => room.guests * rooms >= guests && room.left >= rooms;
+
+/** Confirmation number and PIN of a booking, by how many were made before it. */
+export function confirmation(world, before) {
+  const draw = world.draw.fork("number");
+  return {
+    number: `RW-${100000 + ((draw.below(800000) + before * 731) % 900000)}`,
+    pin: String(1000 + draw.below(9000)),
+  };
+}
 
 /** Places that fit a search, each with its room and price; filters as on the page. */
 export function search(

@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import { autocomplete, chooser, cookieBanner, radios, tabs, ticks, toast } from "/kit/ui.js";
 import {
   COLOURS,
@@ -20,6 +20,7 @@ import {
 } from "/world.js";
 import { bagPage, checkoutPage } from "/bag.js";
 import { articlePage, repairPage, storesPage, supportPage, tradePage } from "/service.js";
+import { ENGRAVING_MOST, transitions } from "/transitions.js";
 import { device } from "/pictures.js";
 
 const PAGES = {
@@ -43,6 +44,8 @@ site({
   name: "maker",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "bag", "compare"],
   show(world) {
     const main = h("main", {});
     const column = (title, links) =>
@@ -219,12 +222,7 @@ function compareBox(product) {
   const box = h("input", {
     type: "checkbox",
     name: "compare",
-    onchange: () =>
-      change((now) => {
-        now.compare = box.checked
-          ? [...now.compare, product.id].slice(-3)
-          : now.compare.filter((id) => id !== product.id);
-      }),
+    onchange: () => apply(box.checked ? "compare.add" : "compare.remove", { id: product.id }),
   });
   const draw = () => {
     box.checked = state().compare.includes(product.id);
@@ -453,10 +451,7 @@ function comparePage(world, main) {
         name: "more",
         "aria-label": "Add a device",
         onchange: () => {
-          if (list.value)
-            change((now) => {
-              now.compare = [...now.compare, list.value].slice(-3);
-            });
+          if (list.value) apply("compare.add", { id: list.value });
         },
       },
       h("option", { value: "" }, "Add a device…"),
@@ -476,10 +471,7 @@ function comparePage(world, main) {
               "button",
               {
                 id: "clear",
-                onclick: () =>
-                  change((now) => {
-                    now.compare = [];
-                  }),
+                onclick: () => apply("compare.clear"),
               },
               "Clear",
             ),
@@ -524,8 +516,8 @@ function configurePage(world, main) {
   const input = h("input", {
     type: "text",
     name: "engraving",
-    maxlength: "20",
-    placeholder: "Up to 20 letters",
+    maxlength: String(ENGRAVING_MOST),
+    placeholder: `Up to ${ENGRAVING_MOST} letters`,
     "aria-label": "Engraving",
     oninput: () => {
       given.engraving = tidy(input.value);
@@ -546,14 +538,11 @@ function configurePage(world, main) {
           class: "primary",
           id: "add",
           onclick: () => {
-            change((now) => {
-              now.bag.push({
-                id: product.id,
-                quantity: 1,
-                ...given,
-                storage: Number(given.storage),
-                memory: Number(given.memory),
-              });
+            apply("bag.configured", {
+              id: product.id,
+              ...given,
+              storage: Number(given.storage),
+              memory: Number(given.memory),
             });
             visit("/bag/");
           },
@@ -639,11 +628,7 @@ const kitCard = (kit) =>
       {
         class: "add",
         onclick: () => {
-          change((now) => {
-            const line = now.bag.find(({ id }) => id === kit.id);
-            if (line) line.quantity += 1;
-            else now.bag.push({ id: kit.id, quantity: 1 });
-          });
+          apply("bag.accessory", { id: kit.id });
           toast(`${kit.name} is in your bag`);
         },
       },

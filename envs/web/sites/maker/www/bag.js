@@ -2,21 +2,14 @@
 
 import { visit } from "/kit/address.js";
 import { add, fill, grouped, h, icon } from "/kit/dom.js";
-import { change, href, request, state } from "/kit/site.js";
-import { cardFields, cardRules, field, radios, rules, toast, validate } from "/kit/ui.js";
-import { gigabytes, priceOf, PLANS } from "/world.js";
+import { apply, href, request, state } from "/kit/site.js";
+import { cardFields, field, radios, toast, validate } from "/kit/ui.js";
+import { cardRules } from "/kit/rules.js";
+import { WAYS, addressRules, contactRules } from "/transitions.js";
+import { PLANS, bagTotal, gigabytes, linePrice } from "/world.js";
 import { device } from "/pictures.js";
 
 const money = (dollars) => `$${grouped(dollars)}`;
-export const linePrice = (world, line) => {
-  const product = world.byId.get(line.id);
-  return (product.kit ? product.price : priceOf(product, line)) * line.quantity;
-};
-export const bagTotal = (world, { bag, trade }) =>
-  Math.max(
-    0,
-    bag.reduce((sum, line) => sum + linePrice(world, line), 0) - (trade?.applied ? trade.value : 0),
-  );
 const told = (product, line) =>
   product.kit
     ? product.colour
@@ -46,11 +39,8 @@ export function bagPage(world, main) {
       );
       return;
     }
-    const set = (at, by) => {
-      change((state) => {
-        state.bag[at].quantity += by;
-        if (!state.bag[at].quantity) state.bag.splice(at, 1);
-      });
+    const set = (transition, at) => {
+      apply(transition, { at });
       draw();
     };
     fill(
@@ -73,14 +63,22 @@ export function bagPage(world, main) {
                 {},
                 h("h3", {}, product.name),
                 h("p", { class: "soft" }, told(product, line)),
-                h("button", { class: "plain link remove", onclick: () => set(at, -line.quantity) }, "Remove"),
+                h("button", { class: "plain link remove", onclick: () => set("bag.remove", at) }, "Remove"),
               ),
               h(
                 "span",
                 { class: "stepper" },
-                h("button", { "aria-label": "One less", onclick: () => set(at, -1) }, icon("minus", 14)),
+                h(
+                  "button",
+                  { "aria-label": "One less", onclick: () => set("bag.less", at) },
+                  icon("minus", 14),
+                ),
                 h("b", {}, String(line.quantity)),
-                h("button", { "aria-label": "One more", onclick: () => set(at, 1) }, icon("plus", 14)),
+                h(
+                  "button",
+                  { "aria-label": "One more", onclick: () => set("bag.more", at) },
+                  icon("plus", 14),
+                ),
               ),
               h("b", { class: "amount" }, money(linePrice(world, line))),
             );
@@ -98,9 +96,7 @@ export function bagPage(world, main) {
                   type: "checkbox",
                   checked: now.trade.applied,
                   onchange: ({ target }) => {
-                    change((state) => {
-                      state.trade.applied = target.checked;
-                    });
+                    apply("trade.use", { applied: target.checked });
                     draw();
                   },
                 }),
@@ -128,7 +124,7 @@ export function checkoutPage(world, main) {
     visit(href("/bag/"));
     return "Checkout";
   }
-  const given = { way: "Delivery" };
+  const given = { way: WAYS[0] };
   const frame = h("div", {}),
     side = h(
       "aside",
@@ -149,7 +145,7 @@ export function checkoutPage(world, main) {
     const place = h("div", {});
     const shops = (town) => world.stores.filter((store) => store.town === town);
     const drawPlace = () => {
-      if (given.way === "Delivery") {
+      if (given.way === WAYS[0]) {
         fill(
           place,
           h(
@@ -190,7 +186,7 @@ export function checkoutPage(world, main) {
           title: "How do you get it?",
           name: "way",
           value: given.way,
-          options: ["Delivery", "Pick up in a shop"],
+          options: WAYS,
           onchange: (way) => {
             given.way = way;
             drawWays();
@@ -209,15 +205,8 @@ export function checkoutPage(world, main) {
         onsubmit: (event) => {
           event.preventDefault();
           const values = validate(form, {
-            name: rules.filled("your full name"),
-            email: rules.email,
-            ...(given.way === "Delivery"
-              ? {
-                  street: rules.filled("street and number"),
-                  city: rules.filled("the city"),
-                  zip: rules.digits("a ZIP code", 5),
-                }
-              : {}),
+            ...contactRules,
+            ...(given.way === WAYS[0] ? addressRules : {}),
           });
           if (!values) return;
           Object.assign(given, values);
@@ -247,27 +236,11 @@ export function checkoutPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, cardRules);
+          const values = validate(form, cardRules(world));
           if (!values) return;
           pay.disabled = true;
           request("checkout", () => {
-            const number = `OR-${world.draw.fork(`order/${state().orders.length}`).between(100000, 999999)}`;
-            change((now) => {
-              now.orders.push({
-                number,
-                lines: now.bag,
-                total: bagTotal(world, now),
-                name: given.name,
-                email: given.email,
-                way: given.way,
-                store: given.store,
-                street: given.street,
-                city: given.city,
-                zip: given.zip,
-                card: values.card.replace(/[ -]/g, ""),
-              });
-              now.bag = [];
-            });
+            apply("order.place", { ...given, ...values });
             fill(
               main,
               h(
@@ -275,7 +248,7 @@ export function checkoutPage(world, main) {
                 { class: "thanks" },
                 icon("check", 50),
                 h("h1", {}, "Thank you"),
-                h("p", {}, "Your order number is ", h("b", { id: "number" }, number)),
+                h("p", {}, "Your order number is ", h("b", { id: "number" }, state().orders.at(-1).number)),
                 h("p", { class: "soft" }, `We have written to ${given.email}.`),
               ),
             );

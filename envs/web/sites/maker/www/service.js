@@ -3,8 +3,9 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, query, state } from "/kit/site.js";
-import { datePicker, facts, field, modal, radios, rules, ticks, toast, validate } from "/kit/ui.js";
+import { apply, href, query, state } from "/kit/site.js";
+import { datePicker, facts, field, modal, radios, ticks, toast, validate } from "/kit/ui.js";
+import { RETURNS, repairRules, serialProblem, visitDays, visitProblem, visitRules } from "/transitions.js";
 import {
   CONDITIONS,
   FAULTS,
@@ -12,7 +13,6 @@ import {
   SERVICES,
   TIMES,
   gigabytes,
-  isShut,
   repairPrice,
   storesOf,
   takenTimes,
@@ -152,6 +152,10 @@ export function articlePage(world, main) {
     return "Not found";
   }
   const vote = h("p", { class: "row vote" });
+  const say = (said) => {
+    apply("article.vote", { id: article.id, vote: said });
+    draw();
+  };
   const draw = () => {
     const said = state().helpful[article.id];
     fill(
@@ -163,24 +167,14 @@ export function articlePage(world, main) {
             h(
               "button",
               {
-                onclick: () => {
-                  change((now) => {
-                    now.helpful[article.id] = "yes";
-                  });
-                  draw();
-                },
+                onclick: () => say("yes"),
               },
               "Yes",
             ),
             h(
               "button",
               {
-                onclick: () => {
-                  change((now) => {
-                    now.helpful[article.id] = "no";
-                  });
-                  draw();
-                },
+                onclick: () => say("no"),
               },
               "No",
             ),
@@ -216,7 +210,7 @@ export function repairPage(world, main) {
   const frame = h("div", {});
   let own = null,
     fault = FAULTS[0].name,
-    back = "By post";
+    back = RETURNS[0];
   const ask = () => {
     const form = h(
       "form",
@@ -226,10 +220,7 @@ export function repairPage(world, main) {
         onsubmit: (event) => {
           event.preventDefault();
           const values = validate(form, {
-            serial: (value) =>
-              world.owned.some((one) => one.serial === value.toUpperCase())
-                ? ""
-                : "We know no device with this serial number",
+            serial: (value) => serialProblem(world, value),
           });
           if (!values) return;
           own = world.owned.find((one) => one.serial === values.serial.toUpperCase());
@@ -258,23 +249,9 @@ export function repairPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            name: rules.filled("your name"),
-            email: rules.email,
-            since: (value) => (value ? "" : "Say what happened"),
-          });
+          const values = validate(form, repairRules);
           if (!values) return;
-          change((now) => {
-            now.repairs.push({
-              serial: own.serial,
-              fault,
-              back,
-              name: values.name,
-              email: values.email,
-              since: values.since,
-              cost: repairPrice(product, fault, covered),
-            });
-          });
+          apply("repair.ask", { ...values, serial: own.serial, fault, back });
           fill(
             main,
             h(
@@ -310,7 +287,7 @@ export function repairPage(world, main) {
         title: "How does it come back?",
         name: "back",
         value: back,
-        options: ["By post", "To a shop"],
+        options: RETURNS,
         onchange: (value) => {
           back = value;
         },
@@ -394,16 +371,8 @@ export function tradePage(world, main) {
             class: "primary",
             id: "accept",
             onclick: () => {
-              change((now) => {
-                now.trade = {
-                  product: product.id,
-                  storage: given.storage,
-                  condition: given.condition,
-                  charger: given.charger,
-                  value,
-                  applied: true,
-                };
-              });
+              const { storage, condition, charger } = given;
+              apply("trade.accept", { product: product.id, storage, condition, charger });
               toast(`${money(value)} will be taken off your next order.`);
             },
           },
@@ -560,9 +529,7 @@ function appointmentDialog(world, store) {
         name: "day",
         value: "",
         shown: world.today,
-        min: dates.plus(world.today, 1),
-        max: dates.plus(world.today, 60),
-        open: (day) => !isShut(store, day),
+        ...visitDays(world, store),
         onpick: (day) => {
           Object.assign(given, { day, time: "" });
           drawTimes();
@@ -583,18 +550,10 @@ function appointmentDialog(world, store) {
         text: "Book",
         primary: true,
         act: () => {
-          const values = validate(form, { visitor: rules.filled("your name") });
-          error.textContent = given.day && given.time ? "" : "Choose a day and a time";
+          const values = validate(form, visitRules);
+          error.textContent = visitProblem(world, store, given);
           if (!values || error.textContent) return false;
-          change((now) => {
-            now.appointments.push({
-              store: store.id,
-              day: given.day,
-              time: given.time,
-              service: given.service,
-              name: values.visitor,
-            });
-          });
+          apply("visit.book", { store: store.id, ...given, visitor: values.visitor });
           toast(`See you on ${dates.long(given.day)} at ${given.time}.`);
         },
       },

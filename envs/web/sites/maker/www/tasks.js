@@ -12,6 +12,7 @@ import {
   gigabytes,
   isShut,
   line,
+  orderNumber,
   priceOf,
   repairPrice,
   search,
@@ -37,7 +38,6 @@ const asWished = (line, product, wanted) =>
   line.id === product.id &&
   line.quantity === 1 &&
   Object.keys(wanted).every((key) => line[key] === wanted[key]);
-const order = (world) => `OR-${world.draw.fork("order/0").between(100000, 999999)}`;
 
 export const tasks = {
   "maker-spec"(world, draw) {
@@ -65,6 +65,7 @@ export const tasks = {
     const article = draw.one(world.articles);
     return {
       goal: `Find the support page "${article.title}" and say on it that it was helpful. Answer "done" at the end.`,
+      touches: ["helpful"],
       correct: ({ helpful }) => same(Object.keys(helpful), [article.id]) && helpful[article.id] === "yes",
     };
   },
@@ -143,6 +144,7 @@ export const tasks = {
         ? null
         : {
             goal: `Book a visit to the shop "${store.name}" for "${service}" on ${dates.long(day)} at ${time} in the name of ${name}. Answer "done" at the end.`,
+            touches: ["appointments"],
             correct: ({ appointments: [visit, more] }) =>
               visit &&
               !more &&
@@ -164,12 +166,14 @@ export const tasks = {
     return {
       goal: `Somebody trades in a ${product.name} with ${gigabytes(size)} of storage in the state "${condition.name}", ${charger ? "with" : "without"} its charger. Accept the offer for it. How much is paid? Answer with the number of dollars.`,
       expected: value,
+      touches: ["trade"],
       correct: ({ trade }) =>
         trade?.product === product.id &&
         trade.value === value &&
         trade.storage === size &&
         trade.condition === condition.id &&
-        trade.charger === charger,
+        trade.charger === charger &&
+        trade.applied,
     };
   },
 
@@ -189,7 +193,8 @@ export const tasks = {
       store = draw.one(world.stores);
     return {
       goal: `Buy ${told(product, wanted)}, and pick it up in the shop "${store.name}". The buyer is ${buyer.name}, email ${buyer.email}. ${buyer.told} Answer with the order number.`,
-      expected: order(world),
+      expected: orderNumber(world, 0),
+      touches: ["orders"],
       correct: ({ orders: [bought, more] }) =>
         bought &&
         !more &&
@@ -222,6 +227,7 @@ export const tasks = {
         : {
             goal: `Ask for the repair of the device with the serial number ${own.serial}: the part is "${fault}", what happened is "${text}". The name is ${name}, the email ${email}; it shall come back "${back}". What is the estimate? Answer with the number of dollars.`,
             expected: cost,
+            touches: ["repairs"],
             correct: ({ repairs: [repair, more] }) =>
               repair &&
               !more &&

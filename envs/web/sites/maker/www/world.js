@@ -256,6 +256,23 @@ export function priceOf(product, { storage, memory, plan = "none", engraving = "
   );
 }
 
+/** The price of a line of the bag. */
+export function linePrice(world, line) {
+  const product = world.byId.get(line.id);
+  return (product.kit ? product.price : priceOf(product, line)) * line.quantity;
+}
+
+/** What the bag costs, less the trade-in if it is used. */
+export const bagTotal = (world, { bag, trade }) =>
+  Math.max(
+    0,
+    bag.reduce((sum, line) => sum + linePrice(world, line), 0) - (trade?.applied ? trade.value : 0),
+  );
+
+/** The number of an order, by how many were placed before it. */
+export const orderNumber = (world, before) =>
+  `OR-${world.draw.fork(`order/${before}`).between(100000, 999999)}`;
+
 function makeStore(draw, { town, region, street, at }) {
   const opens = draw.one([540, 570, 600]),
     rest = draw.weighted([

@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, query, site, state } from "/kit/site.js";
+import { apply, href, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   chooser,
@@ -15,7 +15,6 @@ import {
   modal,
   pagination,
   radios,
-  rules,
   tabs,
   ticks,
   toast,
@@ -38,6 +37,15 @@ import {
   way,
 } from "/world.js";
 import { mapView } from "/map.js";
+import {
+  VISITS,
+  WRONG,
+  editRules,
+  noteRules,
+  ratingProblem,
+  reviewRules,
+  transitions,
+} from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -52,6 +60,8 @@ site({
   name: "maps",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "recent", "view", "layer", "lists"],
   show(world) {
     const main = h("main", {});
     document.body.append(header(world), main);
@@ -295,7 +305,7 @@ function searchPage(world, main) {
   );
   mapView(world, {
     pins: shown.map((place, at) => ({ ...place, sign: (page - 1) * PER_PAGE + at + 1 })),
-    look: near ? { x: near.x, y: near.y, zoom: 3 } : { x: 1200, y: 900, zoom: 1 },
+    look: near ? { at: "near", ids: [near.id] } : { at: "town", ids: [] },
     onpick: show,
   });
   return "Search";
@@ -310,9 +320,7 @@ function placePage(world, main) {
     mapView(world, { onpick: show });
     return "Not found";
   }
-  change((now) => {
-    now.recent = [place.id, ...now.recent.filter((id) => id !== place.id)].slice(0, 4);
-  });
+  apply("place.open", { id: place.id });
   const saved = h("button", { id: "save", onclick: () => saveDialog(place, drawSaved) });
   const drawSaved = () => {
     const on = state().lists.some(({ places }) => places.includes(place.id));
@@ -372,7 +380,7 @@ function placePage(world, main) {
   );
   mapView(world, {
     pins: [{ ...place, sign: "●" }],
-    look: { x: place.x, y: place.y, zoom: 4 },
+    look: { at: "place", ids: [place.id] },
     onpick: show,
   });
   return place.name;
@@ -510,7 +518,7 @@ function reviewDialog(place, done) {
     field({
       label: "When were you there?",
       name: "when",
-      options: ["In the morning", "At noon", "In the evening", "At the weekend"],
+      options: VISITS,
     }),
   );
   modal({
@@ -522,14 +530,10 @@ function reviewDialog(place, done) {
         text: "Post review",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            text: (value) => (value.length >= 10 ? "" : "Write at least ten letters"),
-          });
-          error.textContent = rating ? "" : "Give one to five stars";
-          if (!values || !rating) return false;
-          change((now) => {
-            now.reviews.unshift({ id: place.id, rating, text: values.text, when: values.when });
-          });
+          const values = validate(form, reviewRules);
+          error.textContent = ratingProblem(rating);
+          if (!values || error.textContent) return false;
+          apply("review.post", { id: place.id, rating, ...values });
           toast("Thank you for your review.");
           done();
         },
@@ -545,7 +549,7 @@ function suggestDialog(place) {
     field({
       label: "What is wrong?",
       name: "what",
-      options: ["Phone number", "Opening hours", "Address", "It has closed for good"],
+      options: WRONG,
     }),
     field({ label: "What is right?", name: "right" }),
   );
@@ -558,11 +562,9 @@ function suggestDialog(place) {
         text: "Send",
         primary: true,
         act: () => {
-          const values = validate(form, { right: rules.filled("what is right") });
+          const values = validate(form, editRules);
           if (!values) return false;
-          change((now) => {
-            now.edits.push({ id: place.id, what: values.what, right: values.right });
-          });
+          apply("edit.suggest", { id: place.id, ...values });
           toast("Thank you, we will look at it.");
         },
       },
@@ -577,7 +579,6 @@ function saveDialog(place, done) {
     key: "lists",
     members: "places",
     id: place.id,
-    made: { note: "" },
     done,
   });
 }
@@ -692,17 +693,10 @@ function directionsPage(world, main) {
         ),
       ),
     );
-  const middle = points.length
-    ? {
-        x: points.reduce((sum, { x }) => sum + x, 0) / points.length,
-        y: points.reduce((sum, { y }) => sum + y, 0) / points.length,
-        zoom: 2,
-      }
-    : null;
   mapView(world, {
     pins: points.map((place, at) => ({ ...place, sign: "ABC"[at] })),
     route: ways.length ? ways.flatMap(({ points: list }) => list) : null,
-    look: middle,
+    look: points.length ? { at: "route", ids: points.map(({ id }) => id) } : null,
     onpick: show,
   });
   return "Directions";
@@ -711,7 +705,7 @@ function directionsPage(world, main) {
 function savedPage(world, main) {
   mapView(world, {
     pins: state().lists.flatMap(({ places }) => places.map((id) => world.byId.get(id))),
-    look: { x: 1200, y: 900, zoom: 1 },
+    look: { at: "town", ids: [] },
     onpick: show,
   });
   const draw = () =>
@@ -752,10 +746,7 @@ function savedPage(world, main) {
                   class: "plain end",
                   "aria-label": `Remove ${place.name}`,
                   onclick: () => {
-                    change((now) => {
-                      const own = now.lists.find(({ name }) => name === list.name);
-                      own.places = own.places.filter((one) => one !== id);
-                    });
+                    apply("list.remove", { name: list.name, id });
                     draw();
                   },
                 },
@@ -785,11 +776,9 @@ function noteDialog(list, done) {
         text: "Save note",
         primary: true,
         act: () => {
-          const values = validate(form, { note: rules.filled("a note") });
+          const values = validate(form, noteRules);
           if (!values) return false;
-          change((now) => {
-            now.lists.find(({ name }) => name === list.name).note = values.note;
-          });
+          apply("list.note", { name: list.name, ...values });
           done();
         },
       },

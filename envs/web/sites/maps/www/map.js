@@ -1,58 +1,24 @@
 // The map: streets, river, parks and places as one drawing. The mouse drags it, the buttons and Ctrl with the wheel zoom it.
 
 import { h, icon } from "/kit/dom.js";
-import { change, state } from "/kit/site.js";
-import { HEIGHT, WIDTH } from "/world.js";
-
-/** Pixels a metre at zoom 1 to 6. */
-const SCALES = [0.36, 0.5, 0.72, 1.05, 1.6, 2.4];
-export const ZOOM_MAX = SCALES.length;
-const LAYERS = {
-  map: {
-    ground: "#f2efe8",
-    street: "#ffffff",
-    edge: "#d8d2c4",
-    water: "#a9d5ea",
-    park: "#cbe6b8",
-    text: "#6b6558",
-    block: "#e9e4d8",
-  },
-  relief: {
-    ground: "#e3ead5",
-    street: "#fbf7ea",
-    edge: "#b8c29b",
-    water: "#8fc4dd",
-    park: "#a4cf86",
-    text: "#4d5a37",
-    block: "#d3dfbf",
-  },
-  night: {
-    ground: "#1f2a3a",
-    street: "#3d4c63",
-    edge: "#162030",
-    water: "#12314a",
-    park: "#25443a",
-    text: "#aebccf",
-    block: "#26344a",
-  },
-};
+import { apply, state } from "/kit/site.js";
+import { LAYERS } from "/layers.js";
+import { HEIGHT, SCALES, WIDTH } from "/world.js";
 
 const escaped = (text) =>
   text.replace(/[&<>"]/g, (sign) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[sign]);
 
-/** A map with numbered pins and a route. `look` moves the view first; `onpick(place)` is called for a pressed place. */
+/**
+ * A map with numbered pins and a route. `look` moves the view first: { at: "town", "route", "near" or "place", ids of the places to look at };
+ * `onpick(place)` is called for a pressed place.
+ */
 export function mapView(world, { pins = [], route = null, look = null, onpick }) {
-  if (look)
-    change((now) => {
-      now.view = { ...now.view, ...look };
-    });
+  if (look) apply("map.look", look);
   const canvas = h("div", { class: "canvas" }),
     scale = h("span", { class: "scale" }),
     level = h("b", { id: "zoom" });
-  const zoomTo = (zoom) => {
-    change((now) => {
-      now.view.zoom = Math.min(ZOOM_MAX, Math.max(1, zoom));
-    });
+  const zoom = (by) => {
+    apply("map.zoom", { by });
     draw();
   };
   const layers = h("div", { class: "layers", role: "group", "aria-label": "Layer" });
@@ -63,9 +29,9 @@ export function mapView(world, { pins = [], route = null, look = null, onpick })
     h(
       "div",
       { class: "zoom" },
-      h("button", { "aria-label": "Zoom in", onclick: () => zoomTo(state().view.zoom + 1) }, icon("plus")),
+      h("button", { "aria-label": "Zoom in", onclick: () => zoom(1) }, icon("plus")),
       level,
-      h("button", { "aria-label": "Zoom out", onclick: () => zoomTo(state().view.zoom - 1) }, icon("minus")),
+      h("button", { "aria-label": "Zoom out", onclick: () => zoom(-1) }, icon("minus")),
     ),
     layers,
     scale,
@@ -79,9 +45,7 @@ export function mapView(world, { pins = [], route = null, look = null, onpick })
             "aria-pressed": String(state().layer === name),
             "data-layer": name,
             onclick: () => {
-              change((now) => {
-                now.layer = name;
-              });
+              apply("map.layer", { layer: name });
               draw();
             },
           },
@@ -110,10 +74,7 @@ export function mapView(world, { pins = [], route = null, look = null, onpick })
     frame,
     box,
     (dx, dy) => {
-      change((now) => {
-        now.view.x = Math.min(WIDTH, Math.max(0, now.view.x + dx));
-        now.view.y = Math.min(HEIGHT, Math.max(0, now.view.y + dy));
-      });
+      apply("map.drag", { x: dx, y: dy });
       draw();
     },
     (id) => onpick(world.byId.get(id)),
@@ -123,7 +84,7 @@ export function mapView(world, { pins = [], route = null, look = null, onpick })
     (event) => {
       if (event.ctrlKey) {
         event.preventDefault();
-        zoomTo(state().view.zoom + (event.deltaY < 0 ? 1 : -1));
+        zoom(event.deltaY < 0 ? 1 : -1);
       }
     },
     { passive: false },

@@ -23,7 +23,16 @@ const plural = {
   "Petrol station": "petrol stations",
 };
 const many = (kind) => plural[kind] ?? `${kind.toLowerCase()}s`;
-const listed = (lists, name) => lists.find((list) => list.name === name)?.places ?? [];
+/** Whether all lists are as they began, except for these: { name: { places, note } }. */
+const listsAre = (lists, wanted) =>
+  same(
+    lists.map(({ name }) => name),
+    [...new Set([...LISTS, ...Object.keys(wanted)])],
+  ) &&
+  lists.every(({ name, note, places }) => {
+    const own = wanted[name] ?? {};
+    return note === (own.note ?? "") && same(places, own.places?.map(({ id }) => id) ?? []);
+  });
 
 export const tasks = {
   "maps-phone"(world, draw) {
@@ -53,8 +62,7 @@ export const tasks = {
       list = draw.one(LISTS);
     return {
       goal: `Save "${places[0].name}" and "${places[1].name}" to the list "${list}". Answer "done" at the end.`,
-      correct: ({ lists }) =>
-        lists.every(({ name, places: ids }) => same(ids, name === list ? places.map(({ id }) => id) : [])),
+      correct: ({ lists }) => listsAre(lists, { [list]: { places } }),
     };
   },
 
@@ -158,6 +166,7 @@ export const tasks = {
       right = `0${draw.between(20, 98)} 555 ${draw.between(1000, 9999)}`;
     return {
       goal: `Suggest an edit for "${place.name}": its phone number is wrong, ${right} is right. Answer "done" when it is sent.`,
+      touches: ["edits"],
       correct: ({ edits }) =>
         edits.length === 1 &&
         edits[0].id === place.id &&
@@ -178,6 +187,7 @@ export const tasks = {
       when = draw.one(["In the morning", "At noon", "In the evening", "At the weekend"]);
     return {
       goal: `Review "${place.name}" with ${rating} ${rating === 1 ? "star" : "stars"} and the text "${text}"; you were there "${when}". Answer "done" when it is posted.`,
+      touches: ["reviews"],
       correct: ({ reviews }) =>
         reviews.length === 1 &&
         reviews[0].id === place.id &&
@@ -210,16 +220,7 @@ export const tasks = {
         note = draw.one(["Ask for a table by the window", "Only if the weather holds", "Call before going"]);
       return {
         goal: `Create the list "${name}" and save to it the two ${many(kind)} with "${feature}" that are rated highest. Then write the note "${note}" to that list. Answer "done" at the end.`,
-        correct: ({ lists }) => {
-          const own = lists.find((list) => list.name === name);
-          return (
-            own &&
-            lists.length === LISTS.length + 1 &&
-            own.note === note &&
-            same(own.places, [found[0].id, found[1].id]) &&
-            LISTS.every((other) => !listed(lists, other).length)
-          );
-        },
+        correct: ({ lists }) => listsAre(lists, { [name]: { places: found.slice(0, 2), note } }),
       };
     });
   },

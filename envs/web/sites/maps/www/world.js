@@ -7,6 +7,9 @@ import { LAST, STREETS, TOWNS, person } from "/kit/words.js";
 export const NAME = "Wayfold";
 export const WIDTH = 2400,
   HEIGHT = 1800;
+/** Pixels a metre at zoom 1 to 6. */
+export const SCALES = [0.36, 0.5, 0.72, 1.05, 1.6, 2.4];
+export const ZOOM_MAX = SCALES.length;
 const PLACES = 260;
 const AVENUES = [
   "Amber Avenue",

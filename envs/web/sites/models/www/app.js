@@ -4,7 +4,7 @@ import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { draws } from "/kit/random.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   chooser,
@@ -17,7 +17,6 @@ import {
   modal,
   pagination,
   radios,
-  rules,
   sortable,
   ticks,
   toast,
@@ -33,7 +32,6 @@ import {
   TASKS,
   bytesTold,
   configOf,
-  discussionsOf,
   filesOf,
   freshState,
   makeWorld,
@@ -42,6 +40,15 @@ import {
   sizeTold,
   taskOf,
 } from "/world.js";
+import {
+  KINDS,
+  accessRules,
+  discussionRules,
+  discussions,
+  isOpen,
+  replyRules,
+  transitions,
+} from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -59,6 +66,8 @@ site({
   name: "models",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "recent", "collections"],
   show(world) {
     const main = h("main", {});
     document.body.append(
@@ -356,11 +365,7 @@ function itemHead(item, list) {
   const like = h("button", {
     id: "like",
     onclick: () => {
-      change((now) => {
-        now.likes = now.likes.includes(item.id)
-          ? now.likes.filter((id) => id !== item.id)
-          : [...now.likes, item.id];
-      });
+      apply("like.toggle", { id: item.id });
       draw();
     },
   });
@@ -603,12 +608,14 @@ function viewerTab(set, asked) {
 }
 
 function filesTab(item) {
-  const open = () => !item.gated || state().access[item.id];
+  const open = () => isOpen(state(), item);
   const get = (file) => {
     if (open())
       download(
         file.name,
         file.name === "config.json" ? JSON.stringify(configOf(item), null, 2) : `${item.id} ${file.name}`,
+        "text/plain",
+        { id: item.id },
       );
     else toast("Ask for access first.", "error");
   };
@@ -736,19 +743,9 @@ function accessDialog(item) {
         text: "Send",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            name: rules.filled("your name"),
-            affiliation: rules.filled("where you work or study"),
-            agreed: (value) => (value ? "" : "Please accept the licence"),
-          });
+          const values = validate(form, accessRules);
           if (!values) return false;
-          change((now) => {
-            now.access[item.id] = {
-              name: values.name,
-              affiliation: values.affiliation,
-              purpose: values.purpose,
-            };
-          });
+          apply("access.ask", { id: item.id, ...values });
           location.reload();
         },
       },
@@ -768,13 +765,8 @@ function collectDialog(item) {
 
 // ---- discussions, leaderboard, shelf ----
 
-const discussions = (model) => [
-  ...state().discussions.filter(({ id }) => id === model.id),
-  ...discussionsOf(model),
-];
-
 function discussionsTab(model, asked) {
-  const list = discussions(model).filter(({ open }) => (asked.shown !== "closed") === open);
+  const list = discussions(state(), model).filter(({ open }) => (asked.shown !== "closed") === open);
   return h(
     "div",
     {},
@@ -825,7 +817,7 @@ function discussDialog(model) {
     { onsubmit: (event) => event.preventDefault() },
     field({ label: "Title", name: "title" }),
     field({ label: "Text", name: "text", type: "textarea" }),
-    field({ label: "Kind", name: "kind", options: ["Question", "Report", "Idea"] }),
+    field({ label: "Kind", name: "kind", options: KINDS }),
   );
   modal({
     title: "New discussion",
@@ -836,26 +828,10 @@ function discussDialog(model) {
         text: "Post",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            title: (value) => (value.length >= 6 ? "" : "Enter at least six letters"),
-            text: rules.filled("a text"),
-          });
+          const values = validate(form, discussionRules);
           if (!values) return false;
-          const number = Math.max(...discussions(model).map((one) => one.number)) + 1;
-          change((now) => {
-            now.discussions.unshift({
-              id: model.id,
-              number,
-              title: values.title,
-              text: values.text,
-              kind: values.kind,
-              author: "you",
-              day: model.updated,
-              open: true,
-              replies: [],
-            });
-          });
-          visit(href("/discussion/", { id: model.id, n: number }));
+          apply("discussion.begin", { id: model.id, ...values });
+          visit(href("/discussion/", { id: model.id, n: state().discussions[0].number }));
         },
       },
     ],
@@ -865,7 +841,7 @@ function discussDialog(model) {
 function discussionPage(world, main) {
   const asked = query(),
     model = world.byId.get(asked.id),
-    one = model && discussions(model).find(({ number }) => number === Number(asked.n));
+    one = model && discussions(state(), model).find(({ number }) => number === Number(asked.n));
   if (!one) {
     add(main, h("h1", {}, "There is no such discussion"));
     return "Not found";
@@ -883,11 +859,9 @@ function discussionPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, { reply: rules.filled("a reply") });
+          const values = validate(form, replyRules);
           if (!values) return;
-          change((now) => {
-            now.replies.push({ id: model.id, number: one.number, author: "you", text: values.reply });
-          });
+          apply("reply.send", { id: model.id, number: one.number, ...values });
           draw();
         },
       },
@@ -1036,10 +1010,7 @@ function minePage(world, main) {
                           class: "plain end",
                           "aria-label": `Take ${id} off`,
                           onclick: () => {
-                            change((now) => {
-                              const own = now.collections.find((one) => one.name === name);
-                              own.items = own.items.filter((one) => one !== id);
-                            });
+                            apply("collection.take", { name, id });
                           },
                         },
                         icon("close", 16),

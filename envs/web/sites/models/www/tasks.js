@@ -21,6 +21,10 @@ const SIZES = [
   [13000, "up to 13B"],
 ];
 
+/** Whether one file was downloaded, of this model or data set, and nothing else. */
+const isDownloaded = (downloads, item, file) =>
+  downloads.length === 1 && downloads[0].id === item.id && downloads[0].file === file;
+
 export const tasks = {
   "models-score"(world, draw) {
     const model = draw.one(world.models),
@@ -43,6 +47,7 @@ export const tasks = {
     const [model, set] = [draw.one(world.models), draw.one(world.sets)];
     return {
       goal: `Like the model ${model.id} and the data set ${set.id}. Answer "done" at the end.`,
+      touches: ["likes"],
       correct: ({ likes }) => same(likes, [model.id, set.id]),
     };
   },
@@ -107,7 +112,8 @@ export const tasks = {
       file = draw.one(filesOf(item));
     return {
       goal: `Download the file ${file.name} of the ${item.kind === "model" ? "model" : "data set"} ${item.id}. Answer "done" at the end.`,
-      correct: ({ downloads }) => same(downloads, [file.name]),
+      touches: ["downloads"],
+      correct: ({ downloads }) => isDownloaded(downloads, item, file.name),
     };
   },
 
@@ -137,6 +143,7 @@ export const tasks = {
       ]);
     return {
       goal: `Reply "${text}" in the open discussion #${one.number}, "${one.title}", of the model ${model.id}. Answer "done" at the end.`,
+      touches: ["replies"],
       correct: ({ replies }) =>
         replies.length === 1 &&
         replies[0].id === model.id &&
@@ -186,6 +193,7 @@ export const tasks = {
       purpose = draw.one(PURPOSES);
     return {
       goal: `Ask for access to the model ${model.id} as ${name} of the "${affiliation}", for the purpose "${purpose}", accept its licence, and then download its config.json. Answer "done" at the end.`,
+      touches: ["access", "downloads"],
       correct: ({ access, downloads }) => {
         const own = access[model.id];
         return (
@@ -194,7 +202,7 @@ export const tasks = {
           own.affiliation === affiliation &&
           own.purpose === purpose &&
           Object.keys(access).length === 1 &&
-          same(downloads, ["config.json"])
+          isDownloaded(downloads, model, "config.json")
         );
       },
     };
@@ -211,6 +219,7 @@ export const tasks = {
       kind = draw.one(["Report", "Idea"]);
     return {
       goal: `Begin a new discussion about the model ${model.id}: title "${title}", text "${text}", kind "${kind}". Answer "done" when it is posted.`,
+      touches: ["discussions"],
       correct: ({ discussions: [one, more] }) =>
         one && !more && one.id === model.id && one.title === title && one.text === text && one.kind === kind,
     };

@@ -3,8 +3,8 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, request, site, state } from "/kit/site.js";
-import { datePicker, dropdown, infinite, modal, pagination, rules, toast, validate, field } from "/kit/ui.js";
+import { apply, href, onChange, query, request, site, state } from "/kit/site.js";
+import { datePicker, dropdown, infinite, modal, pagination, toast, validate, field } from "/kit/ui.js";
 import {
   LETTERS,
   PAPER,
@@ -17,6 +17,7 @@ import {
   search,
 } from "/world.js";
 import { photo } from "/pictures.js";
+import { EDITIONS, commentRules, letterRules, lettersProblem, transitions } from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -34,6 +35,8 @@ site({
   name: "news",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["consent"],
   show(world) {
     const main = h("main", {});
     document.body.append(
@@ -61,9 +64,7 @@ site({
 function consent() {
   if (state().consent) return;
   const choose = (choice) => {
-    change((now) => {
-      now.consent = choice;
-    });
+    apply("consent.choose", { choice });
     veil.remove();
   };
   const more = h(
@@ -263,11 +264,7 @@ function pollBox(world) {
           class: "primary",
           id: "vote",
           onclick: () =>
-            chosen
-              ? change((now) => {
-                  now.vote = chosen;
-                })
-              : toast("Choose an answer first.", "error"),
+            chosen ? apply("poll.vote", { option: chosen }) : toast("Choose an answer first.", "error"),
         },
         "Vote",
       ),
@@ -453,16 +450,12 @@ function articlePage(world, main) {
     add(main, h("h1", {}, "This report is not here"), h("a", { href: "/" }, "Front page"));
     return "Not found";
   }
+  const isSaved = () => state().saved.includes(article.id);
   const save = h("button", {
     id: "save",
-    onclick: () =>
-      change((now) => {
-        now.saved = now.saved.includes(article.id)
-          ? now.saved.filter((id) => id !== article.id)
-          : [...now.saved, article.id];
-      }),
+    onclick: () => apply(isSaved() ? "saved.remove" : "saved.add", { id: article.id }),
   });
-  const mark = () => fill(save, icon("bookmark", 16), state().saved.includes(article.id) ? "Saved" : "Save");
+  const mark = () => fill(save, icon("bookmark", 16), isSaved() ? "Saved" : "Save");
   onChange(mark);
   mark();
   let large = false;
@@ -560,21 +553,11 @@ function comments(article) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            name: rules.filled("your name"),
-            text: (value) =>
-              value.length < 10
-                ? "Write at least 10 letters"
-                : value.length > 400
-                  ? "Keep it below 400 letters"
-                  : "",
-          });
+          const values = validate(form, commentRules);
           if (!values) return;
-          request("comment", () =>
-            change((now) => {
-              now.comments.push({ id: article.id, ...values });
-            }),
-          ).then(draw, (error) => toast(error.message, "error"));
+          request("comment", () => apply("comment.post", { id: article.id, ...values })).then(draw, (error) =>
+            toast(error.message, "error"),
+          );
         },
       },
       h("h3", {}, "Join the conversation"),
@@ -689,12 +672,11 @@ function lettersPage(world, main) {
       onsubmit: (event) => {
         event.preventDefault();
         const chosen = [...form.querySelectorAll("input[type=checkbox]:checked")].map(({ value }) => value),
-          values = validate(form, { email: rules.email });
-        if (!chosen.length) return toast("Choose at least one newsletter.", "error");
+          values = validate(form, letterRules),
+          problem = lettersProblem(chosen);
+        if (problem) return toast(problem, "error");
         if (!values) return;
-        change((now) => {
-          now.letters.push({ email: values.email, chosen });
-        });
+        apply("letters.subscribe", { email: values.email, chosen });
         fill(
           main,
           h("h1", {}, "Newsletters"),
@@ -735,10 +717,7 @@ function savedPage(world, main) {
                 "button",
                 {
                   class: "remove",
-                  onclick: () =>
-                    change((now) => {
-                      now.saved = now.saved.filter((id) => id !== one.id);
-                    }),
+                  onclick: () => apply("saved.remove", { id: one.id }),
                 },
                 "Remove",
               ),
@@ -785,7 +764,7 @@ function accountPage(world, main) {
       "section",
       { class: "side-box" },
       h("h2", {}, "Edition"),
-      ["International", "National", "Weekend"].map((name) =>
+      EDITIONS.map((name) =>
         h(
           "label",
           { class: "check" },
@@ -807,10 +786,7 @@ function accountPage(world, main) {
         class: "primary",
         id: "keep",
         onclick: () => {
-          change((now) => {
-            now.follows = [...given.follows];
-            now.edition = given.edition;
-          });
+          apply("account.save", { follows: [...given.follows], edition: given.edition });
           toast("Your choices are saved.");
         },
       },

@@ -29,6 +29,7 @@ export const tasks = {
     const [one, two] = draw.some(world.articles, 2);
     return {
       goal: `Save the reports "${one.title}" and "${two.title}". Answer "done" at the end.`,
+      touches: ["saved"],
       correct: ({ saved }) => saved.length === 2 && saved.includes(one.id) && saved.includes(two.id),
     };
   },
@@ -37,6 +38,7 @@ export const tasks = {
     const option = draw.one(world.poll.options).text;
     return {
       goal: `Vote "${option}" in the poll on the front page. Answer "done" at the end.`,
+      touches: ["vote"],
       correct: ({ vote }) => vote === option,
     };
   },
@@ -122,6 +124,7 @@ export const tasks = {
       email = `${draw.one(["reader", "desk", "home"])}${draw.between(10, 99)}@mailbox.example`;
     return {
       goal: `Subscribe ${email} to the newsletters "${chosen[0]}" and "${chosen[1]}", and to no others. Answer "done" at the end.`,
+      touches: ["letters"],
       correct: ({ letters }) =>
         letters.length === 1 &&
         letters[0].email === email &&
@@ -140,6 +143,7 @@ export const tasks = {
     return {
       goal: `In My Post, follow exactly the topics ${chosen.slice(0, 2).join(", ")} and ${chosen[2]}, and choose the ${edition} edition. Answer "done" when it is saved.`,
       state: { follows: begun },
+      touches: ["follows", "edition"],
       correct: ({ follows, edition: now }) =>
         now === edition && follows.length === 3 && chosen.every((topic) => follows.includes(topic)),
     };
@@ -157,6 +161,7 @@ export const tasks = {
     return {
       goal: `Post a comment below the report "${article.title}" under the name ${name}: "${text}" If the page reports a problem, try again. Answer "done" when the comment is shown.`,
       conditions: { comment: { millis: 600, failures: 1 } },
+      touches: ["comments"],
       correct: ({ comments }) =>
         comments.length === 1 &&
         comments[0].id === article.id &&
@@ -188,6 +193,7 @@ export const tasks = {
     return {
       goal: `Among the saved reports, remove those of the section ${second}. Then also save the report "${fresh.title}". Answer "done" at the end.`,
       state: { saved: draw.shuffled([...kept, ...gone]).map(({ id }) => id) },
+      touches: ["saved"],
       correct: ({ saved }) => saved.length === 3 && [...kept, fresh].every(({ id }) => saved.includes(id)),
     };
   },

@@ -3,7 +3,7 @@
 import { visit } from "/kit/address.js";
 import { $, add, count, fill, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, request, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, request, site, state } from "/kit/site.js";
 import {
   autocomplete,
   datePicker,
@@ -11,7 +11,6 @@ import {
   field,
   modal,
   pagination,
-  rules,
   tabs,
   toast,
   validate,
@@ -27,6 +26,15 @@ import {
   search,
   subject,
 } from "/world.js";
+import {
+  ERRORS,
+  OFTEN,
+  alertRules,
+  entryRules,
+  reportRules,
+  subjectsProblem,
+  transitions,
+} from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -58,6 +66,8 @@ site({
   name: "papers",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["list"],
   show(world) {
     const name = location.pathname.split("/")[1];
     const page = PAGES[name] ?? homePage;
@@ -540,13 +550,8 @@ function paperPage(world, main) {
     id: "bookmark",
     onclick: () =>
       request("list", () => {
-        if (state().list.some(({ id }) => id === paper.id))
-          return change((now) => {
-            now.list = now.list.filter(({ id }) => id !== paper.id);
-          });
-        change((now) => {
-          now.list.push({ id: paper.id, folder: "Unsorted", note: "", read: false });
-        });
+        if (state().list.some(({ id }) => id === paper.id)) return apply("list.remove", { id: paper.id });
+        apply("list.add", { id: paper.id });
         toast("Added to your reading list.");
       }).catch((error) => toast(error.message, "error")),
   });
@@ -687,7 +692,7 @@ function report(paper) {
     field({
       label: "Kind of error",
       name: "kind",
-      options: ["Choose…", "Author's name", "Wrong subject", "Broken file", "Duplicate paper"],
+      options: ["Choose…", ...ERRORS],
     }),
     field({ label: "What is wrong?", name: "text", type: "textarea" }),
     field({ label: "Your email", name: "email", type: "email" }),
@@ -701,15 +706,9 @@ function report(paper) {
         text: "Send report",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            kind: (value) => (value === "Choose…" ? "Choose a kind" : ""),
-            text: (value) => (value.length < 10 ? "Describe it in at least 10 letters" : ""),
-            email: rules.email,
-          });
+          const values = validate(form, reportRules);
           if (!values) return false;
-          change((now) => {
-            now.reports.push({ id: paper.id, ...values });
-          });
+          apply("report.send", { id: paper.id, ...values });
           toast("Thank you. The moderators will look at it.");
         },
       },
@@ -849,13 +848,6 @@ function libraryPage(world, main) {
   const draw = () => {
     const { list } = state();
     const folders = [...new Set(list.map(({ folder }) => folder))].sort();
-    const edit = (id, act) =>
-      change((now) =>
-        act(
-          now.list.find((one) => one.id === id),
-          now,
-        ),
-      );
     fill(
       main,
       h("h1", {}, "Your reading list"),
@@ -884,10 +876,7 @@ function libraryPage(world, main) {
                   h("input", {
                     type: "checkbox",
                     checked: one.read,
-                    onchange: (event) =>
-                      edit(one.id, (kept) => {
-                        kept.read = event.target.checked;
-                      }),
+                    onchange: (event) => apply("list.mark", { id: one.id, read: event.target.checked }),
                   }),
                   "Read",
                 ),
@@ -910,10 +899,7 @@ function libraryPage(world, main) {
                     "button",
                     {
                       class: "remove",
-                      onclick: () =>
-                        edit(one.id, (_, now) => {
-                          now.list = now.list.filter(({ id }) => id !== one.id);
-                        }),
+                      onclick: () => apply("list.remove", { id: one.id }),
                     },
                     "Remove",
                   ),
@@ -946,14 +932,9 @@ function noteDialog(one, paper) {
         text: "Save",
         primary: true,
         act: () => {
-          const values = validate(form, { folder: rules.filled("a folder"), note: () => "" });
+          const values = validate(form, entryRules);
           if (!values) return false;
-          change((now) => {
-            Object.assign(
-              now.list.find(({ id }) => id === one.id),
-              values,
-            );
-          });
+          apply("list.edit", { id: one.id, ...values });
         },
       },
     ],
@@ -969,17 +950,12 @@ function alertsPage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, {
-          email: rules.email,
-          word: () => "",
-          often: (value) => (value ? "" : "Choose how often"),
-        });
+        const values = validate(form, alertRules);
         const chosen = [...form.querySelectorAll('input[type="checkbox"]:checked')].map(({ value }) => value);
-        $("#subject-error").textContent = chosen.length ? "" : "Choose at least one subject";
-        if (!values || !chosen.length) return;
-        change((now) => {
-          now.alerts.push({ email: values.email, word: values.word, often: values.often, subjects: chosen });
-        });
+        const problem = subjectsProblem(chosen);
+        $("#subject-error").textContent = problem;
+        if (!values || problem) return;
+        apply("alert.create", { ...values, subjects: chosen });
         form.reset();
         toast("The alert is set up.");
       },
@@ -1010,7 +986,7 @@ function alertsPage(world, main) {
       h(
         "div",
         { class: "row" },
-        ["Daily", "Weekly", "Monthly"].map((value) =>
+        OFTEN.map((value) =>
           h("label", { class: "check" }, h("input", { type: "radio", name: "often", value }), value),
         ),
       ),
@@ -1032,10 +1008,7 @@ function alertsPage(world, main) {
                 "button",
                 {
                   class: "end",
-                  onclick: () =>
-                    change((now) => {
-                      now.alerts.splice(at, 1);
-                    }),
+                  onclick: () => apply("alert.delete", { at }),
                 },
                 "Delete",
               ),

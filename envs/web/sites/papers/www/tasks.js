@@ -44,8 +44,8 @@ export const tasks = {
     const [one, two] = draw.some(world.papers, 2);
     return {
       goal: `Add the papers "${one.title}" and "${two.title}" to the reading list. Answer "done" when both are on it.`,
-      correct: ({ list }) =>
-        list.length === 2 && [one, two].every(({ id }) => list.some((kept) => kept.id === id)),
+      touches: ["list"],
+      correct: ({ list }) => same(list, [entry(one), entry(two)]),
     };
   },
 
@@ -120,6 +120,7 @@ export const tasks = {
       email = `${draw.one(["reader", "lab", "desk", "office"])}${draw.between(10, 99)}@mailbox.example`;
     return {
       goal: `Set up an email alert: ${often.toLowerCase()}, to ${email}, for the subjects ${chosen[0].name} and ${chosen[1].name}, without a word to filter by. Answer "done" when it is set up.`,
+      touches: ["alerts"],
       correct: ({ alerts }) =>
         alerts.length === 1 &&
         alerts[0].email === email &&
@@ -149,10 +150,11 @@ export const tasks = {
     return {
       goal: `Tidy up the reading list: remove every paper that was submitted before ${dates.british(day)}, and mark all others as read. Answer "done" at the end.`,
       state: { list },
+      touches: ["list"],
       correct: ({ list }) =>
         same(
           list,
-          kept.map((paper) => ({ id: paper.id, read: true })),
+          kept.map((paper) => entry(paper, { read: true })),
         ) && kept.length < papers.length,
     };
   },
@@ -171,6 +173,7 @@ export const tasks = {
         ]);
       return {
         goal: `Put the most cited paper by ${author} on the reading list, then edit the entry: move it to the folder "${folder}" and give it the note "${note}". Answer "done" at the end.`,
+        touches: ["list"],
         correct: ({ list }) => same(list, [entry(papers[0], { folder, note })]),
       };
     });
@@ -188,6 +191,7 @@ export const tasks = {
     }[kind];
     return {
       goal: `Report an error in the paper with the identifier ${paper.id}. Kind of error: "${kind}". What is wrong: "${text}". Email: ${email}. Answer "done" when the report is sent.`,
+      touches: ["reports"],
       correct: ({ reports }) =>
         reports.length === 1 &&
         reports[0].id === paper.id &&

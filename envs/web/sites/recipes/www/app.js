@@ -3,7 +3,8 @@
 import { visit } from "/kit/address.js";
 import { $, add, capital, count, fill, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { email as emailProblem } from "/kit/rules.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   cookieBanner,
@@ -12,7 +13,6 @@ import {
   field,
   infinite,
   modal,
-  rules,
   tabs,
   toast,
   validate,
@@ -32,6 +32,15 @@ import {
   search,
 } from "/world.js";
 import { plate } from "/pictures.js";
+import {
+  FAVOURITES,
+  MOST_SERVINGS,
+  planDays,
+  planRules,
+  ratingProblem,
+  reviewRules,
+  transitions,
+} from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -46,6 +55,8 @@ site({
   name: "recipes",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "offer", "list"],
   show(world) {
     const main = h("main", {});
     document.body.append(header(world), main, footer());
@@ -162,14 +173,11 @@ function offer() {
     placeholder: "Your email",
     "aria-label": "Your email",
   });
-  const told = (choice) =>
-    change((now) => {
-      now.offer = choice;
-    });
+  const dismiss = (how) => apply("offer.dismiss", { how });
   modal({
     title: "Dinner, decided",
     onclose: () => {
-      if (!state().offer) told("closed");
+      if (!state().offer) dismiss("closed");
     },
     body: h(
       "div",
@@ -178,17 +186,18 @@ function offer() {
       input,
     ),
     actions: [
-      { text: "No, thanks", act: () => told("declined") },
+      { text: "No, thanks", act: () => dismiss("declined") },
       {
         text: "Sign me up",
         primary: true,
         act: () => {
-          const problem = rules.email(tidy(input.value));
+          const email = tidy(input.value);
+          const problem = emailProblem(email);
           if (problem) {
             toast(problem, "error");
             return false;
           }
-          told(tidy(input.value));
+          apply("offer.accept", { email });
         },
       },
     ],
@@ -403,7 +412,7 @@ function recipePage(world, main) {
     );
   };
   const turn = (by) => {
-    servings = Math.max(1, Math.min(24, servings + by));
+    servings = Math.max(1, Math.min(MOST_SERVINGS, servings + by));
     draw();
   };
   draw();
@@ -492,10 +501,7 @@ function recipePage(world, main) {
           {
             id: "shop",
             onclick: () => {
-              change((now) => {
-                for (const one of recipe.ingredients)
-                  now.list.push({ recipe: recipe.id, key: one.key, servings, done: false });
-              });
+              apply("list.add", { id: recipe.id, servings });
               toast(`${count(recipe.ingredients.length, "ingredient")} added to your shopping list.`);
             },
           },
@@ -581,17 +587,7 @@ function saveDialog(recipe) {
             .filter(({ checked }) => checked)
             .map(({ value }) => value);
           const fresh = tidy($("input[name=fresh]", form).value);
-          change((now) => {
-            for (const one of now.collections)
-              one.recipes = [
-                ...one.recipes.filter((id) => id !== recipe.id),
-                ...(ticked.includes(one.name) ? [recipe.id] : []),
-              ];
-            if (!fresh) return;
-            const known = now.collections.find((one) => one.name.toLowerCase() === fresh.toLowerCase());
-            if (!known) now.collections.push({ name: fresh, recipes: [recipe.id] });
-            else if (!known.recipes.includes(recipe.id)) known.recipes.push(recipe.id);
-          });
+          apply("collections.save", { id: recipe.id, ticked, fresh });
           toast("Your collections are up to date.");
         },
       },
@@ -607,8 +603,7 @@ function planDialog(world, recipe) {
     datePicker({
       label: "Day",
       name: "day",
-      min: world.today,
-      max: dates.plus(world.today, 42),
+      ...planDays(world),
       format: dates.long,
       onpick: (day) => {
         given.day = day;
@@ -637,12 +632,12 @@ function planDialog(world, recipe) {
         text: "Add",
         primary: true,
         act: () => {
-          $(".date-field .error", form).textContent = given.day ? "" : "Choose a day";
-          const values = validate(form, { meal: (value) => (value ? "" : "Choose a meal") });
-          if (!values || !given.day) return false;
-          change((now) => {
-            now.plan.push({ recipe: recipe.id, day: given.day, meal: values.meal });
-          });
+          const { day, meal } = planRules(world);
+          const problem = day(given.day);
+          $(".date-field .error", form).textContent = problem;
+          const values = validate(form, { meal });
+          if (!values || problem) return false;
+          apply("plan.add", { id: recipe.id, day: given.day, meal: values.meal });
           toast(`${recipe.title} is planned for ${dates.brief(given.day)}.`);
         },
       },
@@ -714,18 +709,14 @@ function reviewPanel(recipe) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            headline: rules.filled("a headline"),
-            text: (value) => (value.length < 10 ? "Write at least 10 letters" : ""),
-          });
-          if (!given) {
-            toast("Choose between one and five stars.", "error");
+          const values = validate(form, reviewRules);
+          const problem = ratingProblem(given);
+          if (problem) {
+            toast(problem, "error");
             return;
           }
           if (!values) return;
-          change((now) => {
-            now.reviews.push({ recipe: recipe.id, rating: given, ...values });
-          });
+          apply("review.post", { id: recipe.id, rating: given, ...values });
           given = 0;
           draw();
         },
@@ -805,16 +796,13 @@ function collectionsPage(world, main) {
             { class: "row" },
             h("h2", {}, one.name),
             h("span", { class: "soft" }, count(one.recipes.length, "recipe")),
-            one.name === "Favourites"
+            one.name === FAVOURITES
               ? null
               : h(
                   "button",
                   {
                     class: "end",
-                    onclick: () =>
-                      change((now) => {
-                        now.collections = now.collections.filter(({ name }) => name !== one.name);
-                      }),
+                    onclick: () => apply("collections.delete", { name: one.name }),
                   },
                   "Delete collection",
                 ),
@@ -832,11 +820,7 @@ function collectionsPage(world, main) {
                     "button",
                     {
                       class: "end",
-                      onclick: () =>
-                        change((now) => {
-                          const place = now.collections.find(({ name }) => name === one.name);
-                          place.recipes = place.recipes.filter((kept) => kept !== id);
-                        }),
+                      onclick: () => apply("collections.take out", { name: one.name, id }),
                     },
                     "Remove",
                   ),
@@ -924,16 +908,7 @@ function planPage(world, main) {
                         {
                           class: "plain",
                           "aria-label": `Remove ${world.byId.get(one.recipe).title}`,
-                          onclick: () =>
-                            change((now) => {
-                              now.plan.splice(
-                                now.plan.findIndex(
-                                  (other) =>
-                                    other.recipe === one.recipe && other.day === day && other.meal === meal,
-                                ),
-                                1,
-                              );
-                            }),
+                          onclick: () => apply("plan.remove", { id: one.recipe, day, meal }),
                         },
                         icon("close", 14),
                       ),
@@ -967,10 +942,6 @@ function listPage(world, main) {
       );
       return `${unit === "g" || unit === "ml" ? Math.round(sum) : Math.round(sum * 4) / 4}${unit ? ` ${unit}` : ""}`;
     };
-    const mark = (key, done) =>
-      change((now) => {
-        for (const one of now.list) if (one.key === key) one.done = done;
-      });
     fill(
       main,
       h(
@@ -989,10 +960,7 @@ function listPage(world, main) {
               "button",
               {
                 class: "end",
-                onclick: () =>
-                  change((now) => {
-                    now.list = [];
-                  }),
+                onclick: () => apply("list.clear"),
               },
               "Clear list",
             )
@@ -1013,7 +981,7 @@ function listPage(world, main) {
                   h("input", {
                     type: "checkbox",
                     checked: done,
-                    onchange: (event) => mark(key, event.target.checked),
+                    onchange: (event) => apply("list.mark", { key, done: event.target.checked }),
                   }),
                   h("span", {}, capital(food(key).name)),
                 ),
@@ -1023,10 +991,7 @@ function listPage(world, main) {
                   {
                     class: "plain",
                     "aria-label": `Remove ${food(key).name}`,
-                    onclick: () =>
-                      change((now) => {
-                        now.list = now.list.filter((one) => one.key !== key);
-                      }),
+                    onclick: () => apply("list.remove", { key }),
                   },
                   icon("trash", 17),
                 ),

@@ -9,6 +9,17 @@ const weighed = (recipe) =>
 const collection = (state, name) => state.collections.find((one) => one.name === name)?.recipes ?? [];
 const only = (list, ...ids) => list.length === ids.length && ids.every((id) => list.includes(id));
 
+/** Whether a shopping list holds the ingredients of these recipes, each once for so many servings, with none ticked off: [[recipe, servings]]. */
+const shops = (list, wanted) =>
+  list.length === wanted.reduce((sum, [{ ingredients }]) => sum + ingredients.length, 0) &&
+  wanted.every(([recipe, servings]) =>
+    recipe.ingredients.every(({ key }) =>
+      list.some(
+        (one) => one.recipe === recipe.id && one.key === key && one.servings === servings && !one.done,
+      ),
+    ),
+  );
+
 export const tasks = {
   "recipes-calories"(world, draw) {
     const recipe = draw.one(world.recipes);
@@ -31,6 +42,7 @@ export const tasks = {
     const recipe = draw.one(world.recipes);
     return {
       goal: `Save the recipe "${recipe.title}" to the collection Favourites. Answer "done" at the end.`,
+      touches: ["collections"],
       correct: (state) => state.collections.length === 1 && only(collection(state, "Favourites"), recipe.id),
     };
   },
@@ -39,9 +51,7 @@ export const tasks = {
     const recipe = draw.one(world.recipes);
     return {
       goal: `Add the ingredients of "${recipe.title}" to the shopping list, for as many servings as the recipe gives. Answer "done" at the end.`,
-      correct: ({ list }) =>
-        list.length === recipe.ingredients.length &&
-        list.every((one) => one.recipe === recipe.id && one.servings === recipe.servings),
+      correct: ({ list }) => shops(list, [[recipe, recipe.servings]]),
     };
   },
 
@@ -111,6 +121,7 @@ export const tasks = {
       meal = draw.one(MEALS);
     return {
       goal: `Put "${recipe.title}" on the meal plan for ${meal.toLowerCase()} on ${dates.long(day)}. Answer "done" at the end.`,
+      touches: ["plan"],
       correct: ({ plan }) =>
         plan.length === 1 && plan[0].recipe === recipe.id && plan[0].day === day && plan[0].meal === meal,
     };
@@ -133,6 +144,7 @@ export const tasks = {
       ]);
     return {
       goal: `Write a review of "${recipe.title}" with ${rating} stars, the headline "${headline}" and the text "${text}" Answer "done" when it is posted.`,
+      touches: ["reviews"],
       correct: ({ reviews }) =>
         reviews.length === 1 &&
         reviews[0].recipe === recipe.id &&
@@ -151,15 +163,13 @@ export const tasks = {
         servings = draw.between(3, 9);
       const each = (recipe) => recipe.ingredients.find((other) => other.key === key).each;
       const wanted = [
-        [one.id, servings],
-        [two.id, two.servings],
+        [one, servings],
+        [two, two.servings],
       ];
       return {
         goal: `Add the ingredients of "${one.title}" for ${servings} servings and those of "${two.title}" for the servings its page gives to the shopping list. How much of "${food(key).name}" does the list then name in total? Answer with the number of ${food(key).unit === "g" ? "grams" : "millilitres"}.`,
         expected: Math.round(each(one) * servings + each(two) * two.servings),
-        correct: ({ list }) =>
-          list.length === one.ingredients.length + two.ingredients.length &&
-          list.every((line) => wanted.some(([id, amount]) => line.recipe === id && line.servings === amount)),
+        correct: ({ list }) => shops(list, wanted),
       };
     });
   },
@@ -179,6 +189,7 @@ export const tasks = {
         return null;
       return {
         goal: `Find the recipe among the ${course.toLowerCase()} that is made without ${without} and takes the least time in total. Save it to a new collection called "${name}". Answer "done" at the end.`,
+        touches: ["collections"],
         correct: (state) =>
           only(collection(state, name), found[0].id) &&
           state.collections.length === 2 &&
@@ -199,6 +210,7 @@ export const tasks = {
     return {
       goal: `Change the meal plan: take "${gone.title}" off it and put "${fresh.title}" in its place, on the same day and for the same meal. Leave everything else. Answer "done" at the end.`,
       state: { plan },
+      touches: ["plan"],
       correct: ({ plan: now }) =>
         now.length === 2 &&
         now.some((one) => one.recipe === fresh.id && one.day === days[0] && one.meal === meal) &&

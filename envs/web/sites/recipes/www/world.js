@@ -249,6 +249,7 @@ export const freshState = () => ({
   list: [],
   reviews: [],
   offer: null,
+  letter: null,
 });
 
 function makeRecipe(draw, course, titles, today) {

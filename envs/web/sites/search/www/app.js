@@ -4,7 +4,7 @@ import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
 import { draws } from "/kit/random.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   chooser,
@@ -20,7 +20,10 @@ import {
   COLOURS,
   KIND_TABS,
   NAME,
+  SAFETY,
+  SIZES,
   SPANS,
+  VOTES,
   freshState,
   makeWorld,
   pictures,
@@ -28,6 +31,7 @@ import {
   search,
   subjectOf,
 } from "/world.js";
+import { transitions } from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -42,6 +46,8 @@ site({
   name: "search",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "history", "saved", "settings"],
   show(world) {
     const main = h("main", {}),
       name = location.pathname.split("/")[1],
@@ -173,10 +179,7 @@ function resultsPage(world, main) {
   const asked = query(),
     q = tidy(asked.q ?? ""),
     type = asked.type ?? "";
-  if (q && state().history[0] !== q)
-    change((now) => {
-      now.history = [q, ...now.history.filter((one) => one !== q)].slice(0, 40);
-    });
+  if (q && state().history[0] !== q) apply("search.note", { q });
   const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const kinds = h(
     "nav",
@@ -269,11 +272,7 @@ function result(world, page) {
   const keep = h("button", {
     class: "plain keep",
     onclick: () => {
-      change((now) => {
-        now.saved = now.saved.includes(page.id)
-          ? now.saved.filter((id) => id !== page.id)
-          : [...now.saved, page.id];
-      });
+      apply(state().saved.includes(page.id) ? "result.remove" : "result.save", { id: page.id });
       draw();
     },
   });
@@ -358,15 +357,13 @@ function knowledge(world, subject) {
         ? `You found this ${said}.`
         : [
             "Is this right? ",
-            ...["helpful", "wrong"].map((word) =>
+            ...VOTES.map((word) =>
               h(
                 "button",
                 {
                   class: "plain link",
                   onclick: () => {
-                    change((now) => {
-                      now.votes[subject.name] = word;
-                    });
+                    apply("subject.vote", { name: subject.name, word });
                     draw();
                   },
                 },
@@ -589,10 +586,7 @@ function savedPage(world, main) {
                 "button",
                 {
                   class: "end remove",
-                  onclick: () =>
-                    change((now) => {
-                      now.saved = now.saved.filter((one) => one !== id);
-                    }),
+                  onclick: () => apply("result.remove", { id }),
                 },
                 "Remove",
               ),
@@ -621,10 +615,7 @@ function historyPage(world, main) {
               {
                 class: "end",
                 id: "clear",
-                onclick: () =>
-                  change((now) => {
-                    now.history = [];
-                  }),
+                onclick: () => apply("history.clear"),
               },
               "Clear all",
             )
@@ -642,10 +633,7 @@ function historyPage(world, main) {
                 {
                   class: "end plain",
                   "aria-label": `Forget ${q}`,
-                  onclick: () =>
-                    change((now) => {
-                      now.history = now.history.filter((one) => one !== q);
-                    }),
+                  onclick: () => apply("history.forget", { q }),
                 },
                 icon("close", 17),
               ),
@@ -670,9 +658,7 @@ function settingsPage(world, main) {
         class: "card",
         onsubmit: (event) => {
           event.preventDefault();
-          change((now) => {
-            now.settings = given;
-          });
+          apply("settings.save", given);
           toast("Your settings are saved.");
         },
       },
@@ -680,7 +666,7 @@ function settingsPage(world, main) {
         title: "Results a page",
         name: "size",
         value: String(given.size),
-        options: ["10", "20", "30"],
+        options: SIZES.map(String),
         onchange: (size) => {
           given.size = Number(size);
         },
@@ -689,7 +675,7 @@ function settingsPage(world, main) {
         title: "Safe search",
         name: "safe",
         value: given.safe,
-        options: ["Strict", "Moderate", "Off"],
+        options: SAFETY,
         onchange: (safe) => {
           given.safe = safe;
         },

@@ -1,7 +1,7 @@
 // The search engine's tasks: each a function of the world and a draw that belongs to the task.
 
 import { same, until } from "/kit/tasks.js";
-import { COLOURS, pictures, questionsOf, search } from "/world.js";
+import { COLOURS, VOTES, pictures, questionsOf, search } from "/world.js";
 
 /** A page that a search for its title finds first. */
 const found = (world, draw) =>
@@ -37,15 +37,17 @@ export const tasks = {
       safe = draw.one(["Strict", "Off"]);
     return {
       goal: `In the settings, choose ${size} results a page, safe search "${safe}" and opening results in a new tab. Answer "done" when they are saved.`,
+      touches: ["settings"],
       correct: ({ settings }) => settings.size === size && settings.safe === safe && settings.tab,
     };
   },
 
   "search-vote"(world, draw) {
     const subject = draw.one(world.subjects),
-      word = draw.one(["helpful", "wrong"]);
+      word = draw.one(VOTES);
     return {
       goal: `Search for ${subject.name} and say below the panel of facts that it is ${word}. Answer "done" at the end.`,
+      touches: ["votes"],
       correct: ({ votes }) => same(Object.keys(votes), [subject.name]) && votes[subject.name] === word,
     };
   },
@@ -117,6 +119,7 @@ export const tasks = {
         ? null
         : {
             goal: `Save the results "${pages[0].title}" and "${pages[1].title}". Answer "done" at the end.`,
+            touches: ["saved"],
             correct: ({ saved }) =>
               same(
                 saved,

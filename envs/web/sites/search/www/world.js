@@ -173,6 +173,10 @@ export const SPANS = [
   ["90", "Past 3 months"],
   ["365", "Past year"],
 ];
+/** What the settings offer, and what may be said of a panel of facts. */
+export const SIZES = [10, 20, 30];
+export const SAFETY = ["Strict", "Moderate", "Off"];
+export const VOTES = ["helpful", "wrong"];
 export const KIND_TABS = [
   ["", "All"],
   ["news", "News"],

@@ -3,7 +3,7 @@
 import { visit, visitInstead } from "/kit/address.js";
 import { $, add, count, dollars, fill, h, icon, stars, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, request, site, state } from "/kit/site.js";
+import { apply, href, onChange, query, request, site, state } from "/kit/site.js";
 import {
   autocomplete,
   cookieBanner,
@@ -12,7 +12,6 @@ import {
   infinite,
   modal,
   pagination,
-  rules,
   tabs,
   toast,
   validate,
@@ -24,6 +23,7 @@ import {
   RETURN_REASONS,
   SHOP,
   colourOf,
+  couponProblem,
   department,
   freshState,
   makeWorld,
@@ -36,6 +36,16 @@ import {
 } from "/world.js";
 import { picture } from "/pictures.js";
 import { checkoutPage, sumTable } from "/checkout.js";
+import {
+  REFUNDS,
+  mostOf,
+  newsletterProblem,
+  ordersOf,
+  returnRules,
+  signInProblem,
+  signInRules,
+  transitions,
+} from "/transitions.js";
 
 const PAGES = {
   "": homePage,
@@ -56,6 +66,8 @@ site({
   name: "shop",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies", "cart", "saved", "coupon", "wishlist", "user"],
   show(world) {
     const page = PAGES[location.pathname.split("/")[1]] ?? homePage;
     const main = h("main", {});
@@ -175,11 +187,10 @@ function footer() {
       class: "row",
       onsubmit: (event) => {
         event.preventDefault();
-        const problem = rules.email(tidy(mail.value));
+        const email = tidy(mail.value);
+        const problem = newsletterProblem(email);
         if (problem) return toast(problem, "error");
-        change((now) => {
-          now.newsletter = tidy(mail.value);
-        });
+        apply("newsletter.join", { email });
         mail.value = "";
         toast("Thank you. You are on the list.");
       },
@@ -606,19 +617,14 @@ function itemPage(world, main) {
     );
   };
   draw();
-  const most = Math.min(10, product.stock);
   const quantity = h(
     "select",
     { id: "quantity", "aria-label": "Quantity" },
-    Array.from({ length: most }, (_, index) => h("option", {}, String(index + 1))),
+    Array.from({ length: mostOf(product) }, (_, index) => h("option", {}, String(index + 1))),
   );
   const addToCart = () =>
     request("cart", () => {
-      change((now) => {
-        const line = now.cart.find((one) => one.id === product.id && one.colour === colour);
-        if (line) line.quantity = Math.min(most, line.quantity + Number(quantity.value));
-        else now.cart.push({ id: product.id, colour, quantity: Number(quantity.value) });
-      });
+      apply("cart.add", { id: product.id, colour, quantity: Number(quantity.value) });
       modal({
         title: "Added to your cart",
         body: h(
@@ -642,11 +648,7 @@ function itemPage(world, main) {
   const heart = h("button", {
     id: "wish",
     onclick: () => {
-      change((now) => {
-        now.wishlist = now.wishlist.includes(product.id)
-          ? now.wishlist.filter((id) => id !== product.id)
-          : [...now.wishlist, product.id];
-      });
+      apply(`wishlist.${state().wishlist.includes(product.id) ? "remove" : "add"}`, { id: product.id });
       wish();
     },
   });
@@ -924,13 +926,10 @@ function cartPage(world, main) {
   const draw = () => {
     const { cart, saved, coupon } = state();
     const sums = totals(world, state());
-    const edit = (line, act) =>
-      change((now) =>
-        act(
-          now,
-          now.cart.findIndex((one) => one.id === line.id && one.colour === line.colour),
-        ),
-      );
+    const edit =
+      (name, { id, colour }, more) =>
+      () =>
+        apply(`cart.${name}`, { id, colour, ...more });
     const row = (line) => {
       const product = world.byId.get(line.id);
       return h(
@@ -954,10 +953,7 @@ function cartPage(world, main) {
                 {
                   "aria-label": "One less",
                   disabled: line.quantity <= 1,
-                  onclick: () =>
-                    edit(line, (now, at) => {
-                      now.cart[at].quantity -= 1;
-                    }),
+                  onclick: edit("step", line, { by: -1 }),
                 },
                 icon("minus", 14),
               ),
@@ -966,11 +962,8 @@ function cartPage(world, main) {
                 "button",
                 {
                   "aria-label": "One more",
-                  disabled: line.quantity >= Math.min(10, product.stock),
-                  onclick: () =>
-                    edit(line, (now, at) => {
-                      now.cart[at].quantity += 1;
-                    }),
+                  disabled: line.quantity >= mostOf(product),
+                  onclick: edit("step", line, { by: 1 }),
                 },
                 icon("plus", 14),
               ),
@@ -979,10 +972,7 @@ function cartPage(world, main) {
               "button",
               {
                 class: "plain link",
-                onclick: () =>
-                  edit(line, (now, at) => {
-                    now.saved.push(...now.cart.splice(at, 1));
-                  }),
+                onclick: edit("save for later", line),
               },
               "Save for later",
             ),
@@ -990,10 +980,7 @@ function cartPage(world, main) {
               "button",
               {
                 class: "plain link remove",
-                onclick: () =>
-                  edit(line, (now, at) => {
-                    now.cart.splice(at, 1);
-                  }),
+                onclick: edit("remove", line),
               },
               "Remove",
             ),
@@ -1008,17 +995,14 @@ function cartPage(world, main) {
       placeholder: "Coupon code",
       "aria-label": "Coupon code",
     });
-    const apply = (event) => {
+    const redeem = (event) => {
       event.preventDefault();
       const given = tidy(code.value).toUpperCase();
-      const found = world.coupons.find((one) => one.code === given);
-      if (!found) return toast(given ? `${given} is not a valid coupon.` : "Enter a coupon code.", "error");
-      if (sums.subtotal < found.minimum)
-        return toast(`${given} needs a subtotal of at least ${dollars(found.minimum)}.`, "error");
-      change((now) => {
-        now.coupon = given;
-      });
-      toast(`Coupon ${given} takes ${found.percent}% off.`);
+      const problem = couponProblem(world, state(), given);
+      if (problem) return toast(problem, "error");
+      apply("coupon.apply", { code: given });
+      const { percent } = world.coupons.find((one) => one.code === given);
+      toast(`Coupon ${given} takes ${percent}% off.`);
     };
     fill(
       main,
@@ -1043,7 +1027,7 @@ function cartPage(world, main) {
                 "section",
                 {},
                 h("h2", {}, "Saved for later"),
-                saved.map((line, at) =>
+                saved.map((line) =>
                   h(
                     "div",
                     { class: "row line" },
@@ -1052,10 +1036,7 @@ function cartPage(world, main) {
                       "button",
                       {
                         class: "end",
-                        onclick: () =>
-                          change((now) => {
-                            now.cart.push(...now.saved.splice(at, 1));
-                          }),
+                        onclick: edit("take back", line),
                       },
                       "Move to cart",
                     ),
@@ -1079,15 +1060,12 @@ function cartPage(world, main) {
                       "button",
                       {
                         class: "plain link",
-                        onclick: () =>
-                          change((now) => {
-                            now.coupon = null;
-                          }),
+                        onclick: () => apply("coupon.remove"),
                       },
                       "Remove coupon",
                     ),
                   )
-                : h("form", { class: "row", onsubmit: apply }, code, h("button", {}, "Apply")),
+                : h("form", { class: "row", onsubmit: redeem }, code, h("button", {}, "Apply")),
               h(
                 "a",
                 { class: "button primary big", id: "checkout", href: "/checkout/" },
@@ -1174,10 +1152,7 @@ function wishlistPage(world, main) {
                   "button",
                   {
                     class: "remove",
-                    onclick: () =>
-                      change((now) => {
-                        now.wishlist = now.wishlist.filter((id) => id !== product.id);
-                      }),
+                    onclick: () => apply("wishlist.remove", { id: product.id }),
                   },
                   "Remove",
                 ),
@@ -1210,17 +1185,11 @@ function loginPage(world, main) {
       novalidate: true,
       onsubmit: (event) => {
         event.preventDefault();
-        const values = validate(form, { email: rules.email, password: rules.filled("your password") });
+        const values = validate(form, signInRules);
         if (!values) return;
-        const { customer } = world;
-        if (values.email.toLowerCase() !== customer.email || values.password !== customer.password)
-          return fill(
-            note,
-            h("p", { class: "notice error", role: "alert" }, "Email or password is wrong. Please try again."),
-          );
-        change((now) => {
-          now.user = customer.name;
-        });
+        const problem = signInProblem(world, values);
+        if (problem) return fill(note, h("p", { class: "notice error", role: "alert" }, problem));
+        apply("sign in", values);
         visit(query().next, "/account/");
       },
     },
@@ -1237,14 +1206,13 @@ function loginPage(world, main) {
 
 const withUser = (path, act) =>
   state().user ? act() : (visitInstead(href("/login/", { next: path })), "Sign in");
-const allOrders = (world) => [...state().orders.filter(({ account }) => account), ...world.customer.orders];
 const statusOf = (order) =>
   h("span", { class: `status ${order.status.toLowerCase().replace(/ /g, "-")}` }, order.status);
 
 function accountPage(world, main) {
   return withUser("/account/", () => {
     const { customer } = world;
-    const orders = allOrders(world);
+    const orders = ordersOf(world, state());
     const table = h(
       "table",
       { class: "orders" },
@@ -1289,9 +1257,7 @@ function accountPage(world, main) {
           {
             class: "end",
             onclick: () => {
-              change((now) => {
-                now.user = null;
-              });
+              apply("sign out");
               visit("/");
             },
           },
@@ -1325,7 +1291,7 @@ function accountPage(world, main) {
 
 function orderPage(world, main) {
   return withUser(`/order/?number=${query().number}`, () => {
-    const order = allOrders(world).find(({ number }) => number === query().number);
+    const order = ordersOf(world, state()).find(({ number }) => number === query().number);
     if (!order) return missing(main);
     const draw = () => {
       const returned = (line) =>
@@ -1413,7 +1379,7 @@ function returnDialog(order, line, product) {
       "div",
       { class: "field" },
       h("span", {}, "Refund to"),
-      ["Original payment method", "Store credit"].map((way) =>
+      REFUNDS.map((way) =>
         h("label", { class: "check" }, h("input", { type: "radio", name: "refund", value: way }), way),
       ),
       h("small", { class: "error", role: "alert" }),
@@ -1428,19 +1394,9 @@ function returnDialog(order, line, product) {
         text: "Request return",
         primary: true,
         act: () => {
-          const values = validate(form, {
-            reason: (value) => (value ? "" : "Choose a reason"),
-            refund: (value) => (value ? "" : "Choose where the money goes"),
-          });
+          const values = validate(form, returnRules);
           if (!values) return false;
-          change((now) => {
-            now.returns.push({
-              order: order.number,
-              id: line.id,
-              reason: values.reason,
-              refund: values.refund,
-            });
-          });
+          apply("return.request", { order: order.number, id: line.id, ...values });
           toast("Your return is registered.");
         },
       },

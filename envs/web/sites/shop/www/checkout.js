@@ -2,29 +2,11 @@
 
 import { $, add, dollars, fill, h, icon } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, request, state } from "/kit/site.js";
-import { datePicker, field, rules, toast, validate } from "/kit/ui.js";
-import { isCardNumber } from "/kit/words.js";
-import { DELIVERY, totals, weekdayFrom } from "/world.js";
-
-const REGIONS = [
-  "AZ",
-  "CA",
-  "CO",
-  "FL",
-  "GA",
-  "ME",
-  "MI",
-  "MN",
-  "NV",
-  "OH",
-  "OR",
-  "PA",
-  "TN",
-  "TX",
-  "VT",
-  "WA",
-];
+import { cardRules } from "/kit/rules.js";
+import { apply, request, state } from "/kit/site.js";
+import { datePicker, field, toast, validate } from "/kit/ui.js";
+import { REGIONS, contactRules, deliveryDays, deliveryProblem } from "/transitions.js";
+import { DELIVERY, totals } from "/world.js";
 
 export function checkoutPage(world, main) {
   const { cart, user } = state();
@@ -79,7 +61,7 @@ export function checkoutPage(world, main) {
     fill(
       side,
       h("h2", {}, "Your order"),
-      cart.map((line) =>
+      state().cart.map((line) =>
         h(
           "p",
           { class: "row" },
@@ -92,11 +74,13 @@ export function checkoutPage(world, main) {
   };
   const told = (index) =>
     [
-      `${given.name}, ${given.street}, ${given.city}, ${given.region} ${given.zip}`,
+      given.to
+        ? `${given.to.name}, ${given.to.street}, ${given.to.city}, ${given.to.region} ${given.to.zip}`
+        : "",
       given.delivery === "scheduled"
         ? `Delivery on ${dates.long(given.day ?? world.today)}`
         : DELIVERY.find(({ id }) => id === given.delivery).name,
-      given.card ? `Card ending in ${given.card.slice(-4)}` : "",
+      given.card ? `Card ending in ${given.card.card.slice(-4)}` : "",
     ][index];
   const next = () => open(step + 1);
 
@@ -104,23 +88,16 @@ export function checkoutPage(world, main) {
     const home = user
       ? { name: world.customer.name, email: world.customer.email, ...world.customer.home }
       : {};
-    const from = (name) => given[name] ?? home[name] ?? "";
+    const from = (name) => given.to?.[name] ?? home[name] ?? "";
     const form = h(
       "form",
       {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            email: rules.email,
-            name: rules.filled("your full name"),
-            street: rules.filled("street and number"),
-            city: rules.filled("the city"),
-            zip: rules.digits("a ZIP code", 5),
-            region: (value) => (value ? "" : "Choose a state"),
-          });
+          const values = validate(form, contactRules);
           if (values) {
-            Object.assign(given, values);
+            given.to = values;
             next();
           }
         },
@@ -178,9 +155,7 @@ export function checkoutPage(world, main) {
               label: "Delivery day",
               name: "day",
               value: given.day,
-              min: weekdayFrom(world.today, 3),
-              max: dates.plus(world.today, 75),
-              open: (day) => ![0, 6].includes(dates.weekdayIndex(day)),
+              ...deliveryDays(world),
               onpick: (day) => {
                 given.day = day;
               },
@@ -193,8 +168,9 @@ export function checkoutPage(world, main) {
             class: "primary",
             "data-next": true,
             onclick: () => {
-              if (given.delivery === "scheduled" && !given.day) {
-                $(".date-field .error", frame).textContent = "Choose a delivery day";
+              const problem = deliveryProblem(world, given);
+              if (problem) {
+                $(".date-field .error", frame).textContent = problem;
                 return;
               }
               if (given.delivery !== "scheduled") delete given.day;
@@ -216,21 +192,9 @@ export function checkoutPage(world, main) {
         novalidate: true,
         onsubmit: (event) => {
           event.preventDefault();
-          const values = validate(form, {
-            card: (value) => (isCardNumber(value) ? "" : "This is not a valid card number"),
-            expiry: (value) => {
-              const [, month, year] = value.match(/^(\d{2})\s*\/\s*(\d{2})$/) ?? [];
-              return !month || month < 1 || month > 12
-                ? "Enter month and year as MM/YY"
-                : `20${year}-${month}` < world.today.slice(0, 7)
-                  ? "This card has expired"
-                  : "";
-            },
-            code: rules.digits("a security code", 3, 4),
-            holder: rules.filled("the name on the card"),
-          });
+          const values = validate(form, cardRules(world));
           if (values) {
-            Object.assign(given, values, { card: values.card.replace(/[ -]/g, "") });
+            given.card = values;
             next();
           }
         },
@@ -258,35 +222,8 @@ export function checkoutPage(world, main) {
           place.disabled = true;
           fill(place, h("i", { class: "spinner" }), "Placing your order…");
           request("checkout", () => {
-            const sums = totals(world, state(), given.delivery);
-            const number = `HP${String(7000000 + (world.draw.fork("order").below(900000) + state().orders.length * 37))}`;
-            const order = {
-              number,
-              date: world.today,
-              status: "Processing",
-              lines: cart.map((line) => ({ ...line, price: world.byId.get(line.id).price })),
-              delivery: given.delivery,
-              day: given.day ?? null,
-              total: sums.total,
-              coupon: sums.discount ? state().coupon : null,
-              account: Boolean(user),
-              tracking: "not yet known",
-              to: {
-                email: given.email,
-                name: given.name,
-                street: given.street,
-                city: given.city,
-                region: given.region,
-                zip: given.zip,
-              },
-              card: given.card,
-            };
-            change((now) => {
-              now.orders.unshift(order);
-              now.cart = [];
-              now.coupon = null;
-            });
-            thanks(order);
+            apply("order.place", given);
+            thanks(state().orders[0]);
           }).catch((error) => {
             place.disabled = false;
             fill(place, "Place order");

@@ -7,6 +7,7 @@ import {
   DEPARTMENTS,
   RETURN_REASONS,
   department,
+  orderNumber,
   orderTotal,
   reviewsOf,
   search,
@@ -207,12 +208,15 @@ export const tasks = {
     const day = weekdayFrom(world.today, draw.between(3, 40));
     return {
       goal: `Buy ${line.quantity} of the "${product.title}" in ${line.colour} without signing in. ${buyer.told} Have it delivered on ${dates.long(day)}. ${buyer.pays} Place the order, then answer "done".`,
+      touches: ["orders"],
       correct: ({ orders }) =>
         orders.length === 1 &&
         holds(orders[0].lines, [line]) &&
         orders[0].delivery === "scheduled" &&
         orders[0].day === day &&
-        buyer.matches(orders[0]),
+        !orders[0].account &&
+        buyer.receives(orders[0]) &&
+        buyer.paid(orders[0]),
     };
   },
 
@@ -226,13 +230,16 @@ export const tasks = {
       return {
         goal: `Buy one of the best rated product in the department ${place.name} that is in stock and costs at most $${max}, in any colour, without signing in. ${buyer.told} Choose express delivery. ${buyer.pays} Place the order, then answer with the order number.`,
         expected: orderNumber(world),
+        touches: ["orders"],
         correct: ({ orders }) =>
           orders.length === 1 &&
           orders[0].lines.length === 1 &&
           orders[0].lines[0].id === first.id &&
           orders[0].lines[0].quantity === 1 &&
           orders[0].delivery === "express" &&
-          buyer.matches(orders[0]),
+          !orders[0].account &&
+          buyer.receives(orders[0]) &&
+          buyer.paid(orders[0]),
       };
     });
   },
@@ -249,14 +256,15 @@ export const tasks = {
       goal: `Sign in with the email ${customer.email} and the password ${customer.password} and order what is in the cart, by express delivery to the address of the account. ${buyer.pays} The shop is unsteady today: if it reports a problem, try again. Answer "done" when the order is confirmed.`,
       state: { cart: lines },
       conditions: { checkout: { millis: 1200, failures: 2 } },
+      touches: ["orders"],
       correct: ({ orders, cart }) =>
         orders.length === 1 &&
         !cart.length &&
         holds(orders[0].lines, lines) &&
         orders[0].delivery === "express" &&
-        orders[0].to.street === customer.home.street &&
-        orders[0].to.name === customer.name &&
-        orders[0].card === buyer.card,
+        orders[0].account &&
+        goesTo(orders[0], customer) &&
+        buyer.paid(orders[0]),
     };
   },
 
@@ -268,6 +276,7 @@ export const tasks = {
       refund = draw.one(["Original payment method", "Store credit"]);
     return {
       goal: `Sign in with the email ${customer.email} and the password ${customer.password}. Return the "${world.byId.get(line.id).title}" from the order of ${dates.long(order.date)}. The reason is "${reason}", and the refund goes to "${refund}". Answer "done" when the return is registered.`,
+      touches: ["returns"],
       correct: ({ returns }) =>
         returns.length === 1 &&
         returns[0].order === order.number &&
@@ -278,9 +287,16 @@ export const tasks = {
   },
 };
 
-/** The number of the first order of a visit. */
-const orderNumber = (world) => `HP${7000000 + world.draw.fork("order").below(900000)}`;
+/** Whether an order goes to somebody, in every field of the form. */
+const goesTo = ({ to }, { name, email, home }) =>
+  to.name === name &&
+  to.email === email &&
+  to.street === home.street &&
+  to.city === home.city &&
+  to.region === home.region &&
+  to.zip === home.zip;
 
+/** Somebody who buys: how a goal tells where it goes and who pays, and whether an order goes there and was paid so. */
 function makeBuyer(world, draw) {
   const name = person(draw),
     home = address(draw),
@@ -289,16 +305,13 @@ function makeBuyer(world, draw) {
     expiry = `${String(draw.between(1, 12)).padStart(2, "0")}/${draw.between(29, 34)}`,
     code = String(draw.between(100, 999));
   return {
-    card: number.replaceAll(" ", ""),
     told: `It goes to ${name}, ${home.street}, ${home.city}, ${home.region} ${home.zip}; the email is ${email}.`,
     pays: `Pay with the card ${number} in the name of ${name}, expiry ${expiry}, security code ${code}.`,
-    matches: ({ to, card }) =>
-      to.name === name &&
-      to.email === email &&
-      to.street === home.street &&
-      to.city === home.city &&
-      to.region === home.region &&
-      to.zip === home.zip &&
-      card === number.replaceAll(" ", ""),
+    receives: (order) => goesTo(order, { name, email, home }),
+    paid: ({ card }) =>
+      card.number === number.replaceAll(" ", "") &&
+      card.holder.toLowerCase() === name.toLowerCase() &&
+      card.expiry === expiry &&
+      card.code === code,
   };
 }

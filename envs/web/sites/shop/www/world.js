@@ -2,7 +2,7 @@
 
 import * as dates from "/kit/dates.js";
 import { people, address, person } from "/kit/words.js";
-import { slug } from "/kit/dom.js";
+import { dollars, slug } from "/kit/dom.js";
 
 export const SHOP = "Harrow & Pike";
 
@@ -517,6 +517,19 @@ export function totals(world, { cart, coupon }, delivery = "standard") {
   const shipping = !cart.length || free ? 0 : DELIVERY.find(({ id }) => id === delivery).cost;
   return { subtotal, discount, shipping, total: subtotal - discount + shipping };
 }
+
+/** Why a coupon cannot be used now; empty if it can. */
+export function couponProblem(world, now, code) {
+  const found = world.coupons.find((one) => one.code === code);
+  if (!found) return code ? `${code} is not a valid coupon.` : "Enter a coupon code.";
+  return totals(world, now).subtotal < found.minimum
+    ? `${code} needs a subtotal of at least ${dollars(found.minimum)}.`
+    : "";
+}
+
+/** The number of the next order, after so many in this visit. */
+export const orderNumber = (world, placed = 0) =>
+  `HP${7000000 + world.draw.fork("order").below(900000) + placed * 37}`;
 
 /** Sums of a past order. */
 export function orderTotal(world, order) {

@@ -3,14 +3,14 @@
 import { visit } from "/kit/address.js";
 import { add, count, fill, grouped, h, icon, tidy } from "/kit/dom.js";
 import * as dates from "/kit/dates.js";
-import { change, href, onChange, query, site, state } from "/kit/site.js";
+import { email } from "/kit/rules.js";
+import { apply, href, onChange, query, site, state } from "/kit/site.js";
 import {
   autocomplete,
   cookieBanner,
   datePicker,
   dropdown,
   field,
-  rules,
   sortable,
   tabs,
   toast,
@@ -27,6 +27,7 @@ import {
   scorersOf,
   tableOf,
 } from "/world.js";
+import { alertsProblem, transitions } from "/transitions.js";
 
 const PAGES = {
   "": dayPage,
@@ -41,6 +42,8 @@ site({
   name: "sports",
   world: makeWorld,
   state: freshState,
+  transitions,
+  harmless: ["cookies"],
   show(world) {
     const main = h("main", {}),
       body = h("div", { class: "page" }, sidebar(), main, aside(world));
@@ -554,11 +557,7 @@ function teamPage(world, main) {
   const follow = h("button", {
     id: "follow",
     onclick: () =>
-      change((now) => {
-        now.follows = now.follows.includes(team.id)
-          ? now.follows.filter((id) => id !== team.id)
-          : [...now.follows, team.id];
-      }),
+      apply(state().follows.includes(team.id) ? "team.unfollow" : "team.follow", { id: team.id }),
   });
   const mark = () => {
     const on = state().follows.includes(team.id);
@@ -650,7 +649,9 @@ function teamPage(world, main) {
 function picksPage(world, main) {
   const { id = LEAGUES[0].id } = query(),
     next = nextRound(world, id);
-  const given = { ...state().picks };
+  const given = {},
+    saved = state().picks,
+    chosen = (id) => given[id] ?? saved[id];
   add(
     main,
     h("h1", {}, "Predictions"),
@@ -680,8 +681,8 @@ function picksPage(world, main) {
             h(
               "button",
               {
-                class: given[match.id] === index ? "on" : "",
-                "aria-pressed": String(given[match.id] === index),
+                class: chosen(match.id) === index ? "on" : "",
+                "aria-pressed": String(chosen(match.id) === index),
                 onclick: (event) => {
                   given[match.id] = index;
                   [...event.currentTarget.parentNode.querySelectorAll("button")].forEach((one, at) => {
@@ -703,10 +704,8 @@ function picksPage(world, main) {
         class: "primary",
         id: "save-picks",
         onclick: () => {
-          change((now) => {
-            now.picks = given;
-          });
-          toast(`${count(Object.keys(given).length, "prediction")} saved.`);
+          apply("picks.save", { picks: given });
+          toast(`${count(Object.keys(state().picks).length, "prediction")} saved.`);
         },
       },
       "Save predictions",
@@ -734,10 +733,7 @@ function minePage(world, main) {
                 "button",
                 {
                   class: "end",
-                  onclick: () =>
-                    change((now) => {
-                      now.follows = now.follows.filter((one) => one !== id);
-                    }),
+                  onclick: () => apply("team.unfollow", { id }),
                 },
                 "Unfollow",
               ),
@@ -755,12 +751,11 @@ function minePage(world, main) {
       onsubmit: (event) => {
         event.preventDefault();
         const chosen = [...form.querySelectorAll("input[type=checkbox]:checked")].map(({ value }) => value),
-          values = validate(form, { email: rules.email });
-        if (!chosen.length) return toast("Choose at least one alert.", "error");
+          values = validate(form, { email }),
+          problem = alertsProblem(chosen);
+        if (problem) return toast(problem, "error");
         if (!values) return;
-        change((now) => {
-          now.alerts = { email: values.email, chosen };
-        });
+        apply("alerts.set", { email: values.email, chosen });
         toast("Your alerts are set.");
       },
     },
