@@ -180,7 +180,7 @@ impl Environment for BrowserContext {
         self.check_not_blocked().await?;
         start::check_page(&self.tabs, &self.task.start_url, &self.egress).await?;
         let goal = start::start_task(&self.tabs, &self.task).await?;
-        self.graded = GradedSite::of_start_page(self.tabs.active()?, &self.task.start_url).await?;
+        self.graded = GradedSite::of_start_page(self.tabs.active()?, &self.task).await?;
         self.time.take_control(&self.tabs).await?;
         Ok(goal)
     }

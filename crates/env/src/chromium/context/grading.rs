@@ -81,11 +81,15 @@ pub(super) struct GradedSite {
 }
 
 impl GradedSite {
-    /// Reads it from the start page; `None` if the site's pages report on themselves.
+    /// Reads it from the start page; `None` if the site's pages report on themselves. A page that
+    /// starts no task is not a suite's and is not asked.
     pub(super) async fn of_start_page(
         tab: &BrowserTab,
-        start_url: &str,
+        task: &Task,
     ) -> Result<Option<Self>, EnvironmentError> {
+        if task.hooks.start.is_none() {
+            return Ok(None);
+        }
         let deadline = tab.deadlines.input;
         let is_graded = script::evaluate_in_page(tab, HAS_GRADE, deadline, "whether the site grades").await?;
         if is_graded != Value::Bool(true) {
@@ -95,7 +99,7 @@ impl GradedSite {
         let world = script::isolated_world(tab, deadline, what).await?;
         let begun = script::evaluate(tab, READ_STORAGE, Some(&world), deadline, what, BEGUN_BYTES_MAX);
         let begun = begun.await?;
-        Ok(Some(Self { begun, origin: origin_of(start_url)?, steps: Vec::new() }))
+        Ok(Some(Self { begun, origin: origin_of(&task.start_url)?, steps: Vec::new() }))
     }
 
     /// Counts the journal after a step whose action has `parts`.
