@@ -109,7 +109,7 @@ async fn a_page_decides_nothing_about_its_own_grade() {
         ("a handler in markup", vec![button(6)], graded(false)),
         ("a script element", vec![button(7)], graded(false)),
         ("another task", vec![button(8)], tampered),
-        // Whoever leaves the site has done what was done.
+        // What was done stands when the policy leaves the site.
         ("right, then a missing page", vec![button(0), goto(away)], graded(true)),
         ("right, then tls", vec![button(0), goto("https://graded.test/")], graded(true)),
         ("right, then an empty page", vec![button(0), goto("about:blank")], graded(true)),
