@@ -173,18 +173,20 @@ async function report(about, now) {
 /** Most transitions that one action leads to: a form that is sent, what it shows, and two more. */
 const TRANSITIONS_OF_AN_ACTION = 4;
 
-/** Whether no step added more to the journal than its actions could. Steps on other pages count with the next one on the site. */
-function grewByActions(steps) {
+/** What is wrong with how the journal grew, empty if nothing is. Steps on other pages count with the next one on the site. */
+function journalGrowth(steps) {
   let entries = 0;
   let actions = 0;
   for (const step of steps) {
     actions += Math.max(1, step.actions);
     if (step.entries === null) continue;
-    if (step.entries - entries > actions * TRANSITIONS_OF_AN_ACTION) return false;
+    if (step.entries < entries) return "the journal became shorter";
+    if (step.entries - entries > actions * TRANSITIONS_OF_AN_ACTION)
+      return "more happened in a step than its actions can cause";
     entries = step.entries;
     actions = 0;
   }
-  return true;
+  return "";
 }
 
 const firstState = (about) => JSON.parse(JSON.stringify({ ...here.state(worldOf(about)), ...about.state }));
@@ -212,15 +214,13 @@ async function grade(begun, ended, steps = []) {
 /** What shows that the storage was written by something else than the site's pages; empty if nothing does. */
 function tampering(about, begun, ended, steps) {
   if (ended[ABOUT] !== begun[ABOUT]) return "another task";
-  let entries = 0;
-  for (const step of steps.filter((step) => step.entries !== null)) {
-    if (step.entries < entries) return "the journal became shorter";
-    entries = step.entries;
-  }
-  if (!grewByActions(steps)) return "more happened in a step than its actions can cause";
   let now = firstState(about);
   try {
-    for (const entry of JSON.parse(ended[JOURNAL] ?? "[]")) now = reduced(now, entry, about.conditions);
+    const journal = JSON.parse(ended[JOURNAL] ?? "[]");
+    // What came after the last step counts as well.
+    const growth = journalGrowth([...steps, { actions: 1, entries: journal.length }]);
+    if (growth) return growth;
+    for (const entry of journal) now = reduced(now, entry, about.conditions);
   } catch (error) {
     return `the journal: ${String(error).slice(0, 200)}`;
   }
