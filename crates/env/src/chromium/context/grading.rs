@@ -133,8 +133,19 @@ pub(super) async fn grade(
     let lease = BrowserLease::for_prewarm(running);
     let context = PrewarmedContext::create(lease, &parts.config, kind, egress).await?;
     context.egress.allow_task(parts.reach.clone(), None, parts.config.secrets.clone());
-    let report = ask(&context.tab, task, parts, site, &ended).await;
-    context.close().await;
+    let GradedSite { begun, steps, .. } = site;
+    let call = format!("{GRADE}({begun}, {ended}, {})", Value::Array(steps.clone()));
+    let start_url = task.start_url.clone();
+    let turns = parts.turns.clone();
+    let settle_timeout = parts.config.settle.cap;
+    // A task of its own closes the context even if the caller stops waiting. Each of its calls has
+    // a deadline.
+    let asking = tokio::spawn(async move {
+        let report = ask(&context.tab, &start_url, &turns, settle_timeout, &call).await;
+        context.close().await;
+        report
+    });
+    let report = asking.await.map_err(|why| EnvironmentError::Failed(why.to_string()))?;
     report.map(mark_graded)
 }
 
@@ -172,16 +183,14 @@ fn origin_of(start_url: &str) -> Result<String, EnvironmentError> {
 
 async fn ask(
     tab: &BrowserTab,
-    task: &Task,
-    parts: &GradingParts,
-    site: &GradedSite,
-    ended: &Value,
+    start_url: &str,
+    turns: &Semaphore,
+    settle_timeout: Duration,
+    call: &str,
 ) -> Result<Map<String, Value>, EnvironmentError> {
     let what = "the site's report on its final state";
-    start::load_in_turn(tab, &parts.turns, &task.start_url, parts.config.settle.cap).await?;
-    let GradedSite { begun, steps, .. } = site;
-    let call = format!("{GRADE}({begun}, {ended}, {})", Value::Array(steps.clone()));
-    let answer = script::try_evaluate(tab, &call, None, tab.deadlines.navigation, what, REPORT_BYTES_MAX);
+    start::load_in_turn(tab, turns, start_url, settle_timeout).await?;
+    let answer = script::try_evaluate(tab, call, None, tab.deadlines.navigation, what, REPORT_BYTES_MAX);
     match answer.await? {
         Ok(Value::Object(report)) => Ok(report),
         Ok(other) => {
