@@ -273,8 +273,8 @@ fn sites_of_the_web_change_by_pure_transitions() {
                 source.lines().filter(|line| !line.trim_start().starts_with(['/', '*'])).collect();
             let is_pure = file == transitions;
             let forbidden = if is_pure { &IMPURE[..] } else { &["localStorage", "sessionStorage"] };
-            for word in forbidden.iter().filter(|word| code.iter().any(|line| line.contains(**word))) {
-                problems.push(format!("{}: {word}", file.display()));
+            for term in forbidden.iter().filter(|term| code.iter().any(|line| line.contains(**term))) {
+                problems.push(format!("{}: {term}", file.display()));
             }
         }
     }

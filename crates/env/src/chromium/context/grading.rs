@@ -140,12 +140,12 @@ pub(super) async fn grade(
     let settle_timeout = parts.config.settle.cap;
     // A task of its own closes the context even if the caller stops waiting. Each of its calls has
     // a deadline.
-    let asking = tokio::spawn(async move {
+    let grading = tokio::spawn(async move {
         let report = ask(&context.tab, &start_url, &turns, settle_timeout, &call).await;
         context.close().await;
         report
     });
-    let report = asking.await.map_err(|why| EnvironmentError::Failed(why.to_string()))?;
+    let report = grading.await.map_err(|why| EnvironmentError::Failed(why.to_string()))?;
     report.map(mark_graded)
 }
 
