@@ -21,13 +21,13 @@ const solutions = {
   "answers-arithmetic": () =>
     ask(
       goal
-        .match(/Work out (.+?)\. Answer/)[1]
+        .match(/work out (.+?)\. Answer/)[1]
         .replace("×", "*")
         .replace("−", "-")
         .replace("²", "^2"),
     ) ?? answer(amount(result())),
   "answers-units": () => {
-    const [, number, from, to] = goal.match(/Convert ([\d.]+) (.+) to (.+?)\. Answer/);
+    const [, number, from, to] = goal.match(/convert ([\d.]+) (.+) to (.+?)\. Answer/);
     return ask(`${number} ${from} in ${to}`) ?? answer(amount(result()));
   },
   "answers-fact": () => {
@@ -35,7 +35,7 @@ const solutions = {
     return ask(`${what} of ${name}`) ?? answer(amount(result().replace("km²", "")));
   },
   "answers-days": () => {
-    const [, from, to] = goal.match(/between (.+) and (.+)\? Answer/);
+    const [, from, to] = goal.match(/between (.+) and (.+)\. Answer/);
     return ask(`days between ${from} and ${to}`) ?? answer(amount(result()));
   },
   "answers-save": () => ask(goal.match(/the (distance of .+) and save/)[1]) ?? keepResult() ?? answer("done"),
@@ -53,7 +53,7 @@ const solutions = {
     return ask(`compare ${quoted[0]} and ${quoted[1]}`) ?? answer((grams(1) - grams(2)).toFixed(1));
   },
   "answers-statistics": () =>
-    ask(`standard deviation of ${goal.match(/numbers: (.+)\? Answer/)[1]}`) ??
+    ask(`standard deviation of ${goal.match(/numbers: (.+)\. Answer/)[1]}`) ??
     answer(cellOf("summary", "Standard deviation")),
   "answers-loan": () => {
     const [, dollars, percent, years] = goal.match(/borrows \$(\d+) at ([\d.]+)% for (\d+) years/);

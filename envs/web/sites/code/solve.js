@@ -33,7 +33,10 @@ const openIssue = (number) =>
       press(one('[aria-label="Next page"]')));
 
 const solutions = {
-  "code-license": () => openTab("code") ?? answer(fact("Licence")),
+  "code-license": () =>
+    openTab("code") ??
+    openFile("LICENSE") ??
+    answer(said(starting(".lines li", "All rights")).match(/held by (.+)\./)[1]),
   "code-setting": () => {
     const name = goal.match(/value of (\w+) in/)[1];
     return (
@@ -76,7 +79,11 @@ const solutions = {
   "code-issues": () =>
     openTab("issues") ??
     drop(one("#label"), quoted[0]) ??
-    answer(said(one(goal.includes("closed") ? "#show-closed" : "#show-open")).match(/\d+/)[0]),
+    (goal.includes("the closed issues") && !one("#show-closed").getAttribute("aria-current")
+      ? press(one("#show-closed"))
+      : null) ??
+    drop(one("#order"), goal.includes("oldest") ? "Oldest" : "Newest") ??
+    answer(one(".issue-row").dataset.number),
   "code-oldest": () =>
     openTab("issues") ??
     drop(one("#assignee"), goal.match(/assigned to (\S+)\? /)[1]) ??

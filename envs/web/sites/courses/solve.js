@@ -12,6 +12,7 @@ const openCourse = (title) => {
 const explore = () => (at("/courses/") ? null : press(one("#all")));
 const inFilters = (text) => tick(text, one(".filters"));
 const subject = (name) => drop(one("#subject"), name);
+const prices = () => all(".card p.row:last-child > b");
 const firstTitle = () => said(one(".card h3"));
 /** From anywhere to a lesson of a course one is enrolled in. */
 const openLesson = (title, week, lesson) => {
@@ -21,6 +22,11 @@ const openLesson = (title, week, lesson) => {
   if (!part.open) return press(one("summary", part));
   const link = typeof lesson === "number" ? all("a", part)[lesson] : named("a", lesson, part);
   return link.getAttribute("aria-current") ? null : press(link);
+};
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
 };
 const week = Number(goal.match(/week (\d)/)?.[1]);
 
@@ -63,13 +69,14 @@ const solutions = {
     );
   },
   "courses-count": () => {
-    const [, level, name, hours] = goal.match(/level (\w+) in (.+) take up to (\d+) hours/);
+    const [, level, name, hours] = goal.match(/level (\w+) in (.+) that take up to (\d+) hours/);
     return (
       explore() ??
       subject(name) ??
       inFilters(level) ??
       inFilters(`Up to ${hours} hours`) ??
-      answer(said(one("#found")).match(/\d+/)[0])
+      seeAll(prices()) ??
+      answer(prices().reduce((sum, price) => sum + amount(said(price)), 0))
     );
   },
   "courses-best": () => {
@@ -82,12 +89,17 @@ const solutions = {
       answer(firstTitle())
     );
   },
-  "courses-shortest": () =>
-    explore() ??
-    subject(goal.match(/course in (.+) with a certificate/)[1]) ??
-    inFilters("With certificate") ??
-    drop(one("#sort"), "Shortest") ??
-    answer(firstTitle()),
+  "courses-shortest": () => {
+    const [, name, language] = goal.match(/course in (.+) held in (\w+) and with a certificate/);
+    return (
+      explore() ??
+      subject(name) ??
+      inFilters(language) ??
+      inFilters("With certificate") ??
+      drop(one("#sort"), "Shortest") ??
+      answer(firstTitle())
+    );
+  },
   "courses-review": () =>
     openCourse(quoted[0]) ??
     tab("reviews") ??

@@ -48,21 +48,15 @@ const solutions = {
       : answer(said(all("article .example").at(-1)))),
   "dictionary-save": () => save(quoted[0], "My words") ?? answer("done"),
   "dictionary-settings": () =>
-    go("settings") ??
-    tick(goal.includes("American") ? "American" : "British") ??
-    tick(goal.includes("text is large") ? "Large" : "Normal") ??
-    answer("done"),
+    go("settings") ?? quoted.slice(0, -1).reduce((hint, text) => hint ?? tick(text), null) ?? answer("done"),
   "dictionary-word-of-day": () =>
     go("day") ?? pickDay("day", goal.match(/on (\w+ \d+, \d+)\?/)[1]) ?? answer(said(one(".day.big h2"))),
   "dictionary-count": () => {
-    const [, part, met, first] = goal.match(
-      /many (\w+)s that are met with the frequency "([^"]+)" begin with the letter (\w)\?/,
-    );
+    const [, part] = goal.match(/How many (noun|adjective)s does/) ?? [];
     return (
       go("browse") ??
-      letter(first) ??
-      drop(one("#part"), capital(part)) ??
-      drop(one("#met"), met) ??
+      (part ? drop(one("#part"), capital(part)) : drop(one("#field"), "Science")) ??
+      drop(one("#met"), quoted[0]) ??
       answer(said(one("#found")).match(/\d+/)[0])
     );
   },
@@ -109,7 +103,7 @@ const solutions = {
   },
   "dictionary-quiz": () => {
     // A quiz that is left before its end is not taken: its words are read first, then looked up, then it is taken.
-    const [, number] = goal.match(/quiz (\d)/);
+    const [, number] = goal.match(/quiz (\d+)/);
     const [, word] = said(one(".quiz h2")).match(/“(.+)”/) ?? [];
     if (word && !memory.words?.includes(word)) keep({ words: [...(memory.words ?? []), word] });
     for (const unknown of memory.words?.length === 5 ? memory.words : []) {

@@ -42,6 +42,11 @@ const find = (people = [1, 0]) => {
 const filter = (text) => tick(text, one(".filters"), false);
 const sortBy = (text) => drop(one("#sort"), text);
 const flights = () => all(".flight");
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
+};
 const select = () => press(one("button.primary", flights()[0]), "Select");
 /** Opens the trip that the goal names. */
 const unlock = () => {
@@ -99,15 +104,28 @@ const solutions = {
     filter(quoted[1]) ??
     sortBy("Shortest") ??
     answer(said(one(".times b", flights()[0]))),
-  "flights-count": () =>
-    find() ?? filter("At most 1 stop") ?? filter(quoted[0]) ?? answer(said(one("#found")).match(/\d+/)[0]),
-  "flights-week": () =>
-    find() ??
-    answer(
-      all(".strip button")
-        .map((button) => ({ price: amount(said(one("b", button))), day: button.dataset.day }))
-        .sort((a, b) => a.price - b.price)[0].day,
-    ),
+  "flights-count": () => {
+    const prices = () => all(".flight .price b");
+    return (
+      find() ??
+      filter("At most 1 stop") ??
+      filter(quoted[0]) ??
+      seeAll(prices()) ??
+      answer(amount(said(prices().at(-1))) - amount(said(prices()[0])))
+    );
+  },
+  "flights-week": () => {
+    const hint = find();
+    if (hint) return hint;
+    // The strip moves along with the day that is chosen in it.
+    if (!memory.day) {
+      const price = (button) => amount(said(one("b", button)));
+      keep({ day: all(".strip button").sort((a, b) => price(a) - price(b))[0].dataset.day });
+    }
+    return asked.get("depart") === memory.day
+      ? answer(said(one(".times b", flights()[0])))
+      : press(one(`.strip [data-day="${memory.day}"]`));
+  },
   "flights-bags": () => {
     const wanted = Number(goal.match(/Add (\d+) checked/)[1]),
       hint = unlock();

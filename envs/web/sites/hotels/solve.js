@@ -59,7 +59,13 @@ const find = (where) => {
   return press(one("#search"));
 };
 const cards = () => all(".results .stay");
+const reviews = () => all(".results .stay .score small");
 const titleOf = (card) => said(one("h3 a", card));
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
+};
 /** From anywhere to a place's page, leafing through the results. */
 const openPlace = (name, where) => {
   if (at("/hotel/") && said(one("h1")).startsWith(name)) return null;
@@ -137,12 +143,14 @@ const solutions = {
     );
   },
   "hotels-count": () => {
-    const [, score, city] = goal.match(/score of (\d) or more .* offered in (.+) from/);
+    const [, score, city] = goal.match(/score of (\d) or more, .* offered in (.+) from/);
     return (
       find(city) ??
       inFilters(`${score}+`) ??
       inFilters(quoted[0]) ??
-      answer(said(one("#found")).match(/\d+/)[0])
+      inFilters(quoted[1]) ??
+      seeAll(reviews()) ??
+      answer(reviews().reduce((sum, one) => sum + amount(said(one)), 0))
     );
   },
   "hotels-nearest": () =>
@@ -184,8 +192,10 @@ const solutions = {
     );
   },
   "hotels-saved-tidy": () => {
-    const [, city] = goal.match(/places in (.+) from the saved/);
-    const gone = all(".stay").find((card) => said(one(".stay-text p", card)).endsWith(`, ${city}`));
+    const cities = goal.match(/places in (.+) and in (.+) from the saved/).slice(1);
+    const gone = all(".stay").find((card) =>
+      cities.some((city) => said(one(".stay-text p", card)).endsWith(`, ${city}`)),
+    );
     return (
       (at("/saved/") ? null : press(one("#saved"))) ?? press(gone && one(".remove", gone)) ?? answer("done")
     );

@@ -24,10 +24,7 @@ const KINDS = [
   "Petrol station",
 ];
 const kind = KINDS.find(
-  (one) =>
-    goal.includes(`the ${plural(one)}`) ||
-    goal.includes(`How many ${plural(one)}`) ||
-    goal.includes(`the two ${plural(one)}`),
+  (one) => goal.includes(`the ${plural(one)}`) || goal.includes(`the two ${plural(one)}`),
 );
 function plural(one) {
   return (
@@ -61,13 +58,14 @@ const means = (text) => {
   const button = all(".modes button").find((node) => said(node) === text);
   return button.getAttribute("aria-pressed") === "true" ? null : press(button);
 };
+const metres = () => amount(said(one("#length")).replace(" m", ""));
 const dialog = one(".modal");
 
 const solutions = {
   "maps-phone": () => openPlace(quoted[0]) ?? answer(fact("Phone")),
   "maps-closing": () =>
     openPlace(quoted[0]) ??
-    answer(said(all(".hours tr").find((row) => said(row.cells[0]) === weekday).cells[1]).split(" to ")[1]),
+    answer(said(all(".hours tr").find((row) => said(row.cells[0]) === weekday).cells[1])),
   "maps-save": () => {
     for (const name of quoted.slice(0, 2)) {
       if (memory[name]) continue;
@@ -90,12 +88,12 @@ const solutions = {
     );
   },
   "maps-best": () => openKind() ?? filter(quoted[0]) ?? sortBy("Highest rated") ?? answer(firstName()),
-  "maps-open": () => openKind() ?? openAt() ?? answer(said(one("#found")).match(/\d+/)[0]),
+  "maps-open": () => openKind() ?? openAt() ?? answer(firstName()),
   "maps-nearest": () =>
     one(".near") ? (openKind() ?? answer(firstName())) : (openPlace(quoted[0]) ?? press(one("#nearby"))),
-  "maps-walk": () =>
-    route(quoted[0], quoted[1]) ?? means(quoted[2]) ?? answer(said(one("#time")).split(" ")[0]),
-  "maps-turn": () => route(quoted[0], quoted[1]) ?? answer(said(all(".steps li")[1].querySelector("b"))),
+  "maps-walk": () => route(quoted[0], quoted[1]) ?? means(quoted[2]) ?? answer(metres()),
+  "maps-turn": () =>
+    route(quoted[0], quoted[1]) ?? answer(all(".steps li b").slice(1, 3).map(said).join(", ")),
   "maps-review-read": () =>
     openPlace(quoted[0]) ??
     tab("reviews") ??
@@ -125,10 +123,7 @@ const solutions = {
       press(named("footer button", "Post review", dialog))
     );
   },
-  "maps-route": () =>
-    route(quoted[0], quoted[2], quoted[1]) ??
-    means("Bicycle") ??
-    answer(amount(said(one("#length")).replace(" m", ""))),
+  "maps-route": () => route(quoted[0], quoted[2], quoted[1]) ?? means("Bicycle") ?? answer(metres()),
   "maps-list": () => {
     const [list, feature, note] = quoted;
     if (!memory.names) {
@@ -159,7 +154,7 @@ const solutions = {
       if (hint) return hint;
       keep({ name: firstName() });
     }
-    return route(quoted[0], memory.name) ?? means("Walk") ?? answer(said(one("#time")).split(" ")[0]);
+    return route(quoted[0], memory.name) ?? means("Walk") ?? answer(metres());
   },
 };
 return solutions[template]();

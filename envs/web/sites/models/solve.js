@@ -15,9 +15,20 @@ const openTab = (tab) => (one(`#tab-${tab}`).getAttribute("aria-current") ? null
 const browse = (what) => (at(`/${what}/`) ? null : press(one(`#${what}`)));
 const filter = (text) => tick(text, one(".filters"));
 const sortBy = (text) => drop(one("#sort"), text);
+const hearts = () => all(".card .figures span").filter((node) => said(node).startsWith("♥"));
 const firstId = () => one(".card").dataset.id;
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
+};
 const dialog = one(".modal");
-const rowCount = () => answer(said(one("#rows")).match(/\d+/)[0]);
+/** The number of the row whose score comes first in an order. */
+const firstRow = (order) => {
+  const rows = all(".rows tr").slice(1),
+    score = (row) => amount(said(row.cells[4]));
+  return seeAll(rows) ?? answer(said(rows.sort((a, b) => order(score(a), score(b)))[0].cells[0]));
+};
 const narrowRows = (label, split) =>
   openTab("viewer") ?? drop(one("#label"), label) ?? drop(one("#split"), split);
 
@@ -56,8 +67,9 @@ const solutions = {
     browse("models") ??
     filter(quoted[0]) ??
     filter(quoted[1]) ??
-    filter(`Up${goal.match(/have up( to \w+) parameters/)[1]}`) ??
-    answer(amount(said(one("#found")))),
+    filter(`Up${goal.match(/and up( to \w+) parameters/)[1]}`) ??
+    seeAll(hearts()) ??
+    answer(hearts().reduce((sum, one) => sum + amount(said(one)), 0)),
   "models-smallest": () =>
     browse("datasets") ??
     filter(quoted[0]) ??
@@ -98,7 +110,7 @@ const solutions = {
       openItem(ids[0], true) ??
       narrowRows(quoted[0], quoted[1]) ??
       (asked.get("least") === least ? null : write(one('[name="least"]'), least)) ??
-      rowCount()
+      firstRow((a, b) => a - b)
     );
   },
   "models-board": () => {
@@ -137,7 +149,7 @@ const solutions = {
   },
   "models-origin": () => {
     if (!at("/dataset/")) return openItem(ids[0]) ?? press(one("#trained"));
-    return narrowRows(quoted[1], quoted[0]) ?? rowCount();
+    return narrowRows(quoted[1], quoted[0]) ?? firstRow((a, b) => b - a);
   },
 };
 return solutions[template]();

@@ -15,7 +15,6 @@ const openArticle = (title) => {
   return headline ? press(headline) : (search(title.replace(/[“”]/g, "")) ?? scroll("down"));
 };
 const section = (name) => drop(one("#section"), name);
-const found = () => said(one("#found")).match(/\d+/)[0];
 const save = (title) => {
   if (memory[title]) return null;
   const hint = openArticle(title);
@@ -75,10 +74,16 @@ const solutions = {
   },
   "news-count": () => {
     const [, name, from, to] = goal.match(
-      /section (\w+) are found from (\w+ \d+, \d+) until (\w+ \d+, \d+)\?/,
+      /section (\w+) that are found from (\w+ \d+, \d+) until (\w+ \d+, \d+), how/,
     );
+    if (at("/article/")) return answer(amount(story().match(/Read by ([\d,]+) people/)[1]));
     return (
-      search(quoted[0]) ?? section(name) ?? pickDay("from", from) ?? pickDay("to", to) ?? answer(found())
+      search(quoted[0]) ??
+      section(name) ??
+      pickDay("from", from) ??
+      pickDay("to", to) ??
+      drop(one("#sort"), "Most read") ??
+      press(one(".teaser h3 a"))
     );
   },
   "news-most-read": () =>

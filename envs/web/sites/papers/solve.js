@@ -46,12 +46,19 @@ const meta = (name) =>
       all(".meta tr").find((row) => said(one("th", row)) === name),
     ),
   );
+const pages = () => meta("Comments").match(/^(\d+) pages/)[1];
 const order = (text) => drop(one("#order"), text);
 const iso = (day) => {
   const [, date, month, year] = day.match(/(\d+) (\w+) (\d+)/);
   return `${year}-${String(months.indexOf(month) + 1).padStart(2, "0")}-${date.padStart(2, "0")}`;
 };
+const comments = () => all(".entry p:last-child");
 const first = () => one(".entry h3 a");
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
+};
 const bookmark = (title) => {
   if (memory[title]) return null;
   const hint = openPaper(title);
@@ -62,7 +69,7 @@ const bookmark = (title) => {
 };
 
 const solutions = {
-  "papers-pages": () => openPaper(quoted[0]) ?? answer(meta("Comments").match(/^(\d+) pages/)[1]),
+  "papers-pages": () => openPaper(quoted[0]) ?? answer(pages()),
   "papers-last-author": () => openPaper(quoted[0]) ?? answer(said(all(".paper .authors a").at(-1))),
   "papers-first-version": () => openPaper(quoted[0]) ?? answer(amount(said(all(".history tr")[1].cells[2]))),
   "papers-bookmark": () => bookmark(quoted[0]) ?? bookmark(quoted[1]) ?? answer("done"),
@@ -71,9 +78,12 @@ const solutions = {
     (one(".modal") ? answer(said(one("#bibtex-text")).match(/\{(\w+),/)[1]) : press(one("#bibtex"))),
 
   "papers-by-author": () => {
-    const [, author, field] = goal.match(/papers has (.+) in the subject (.+) on Quarto/);
+    const [, author, field] = goal.match(/papers of (.+) in the subject (.+) on Quarto/);
     return (
-      openAuthor(author) ?? drop(one("#subject"), field) ?? answer(said(one(".columns h2")).match(/\d+/)[0])
+      openAuthor(author) ??
+      drop(one("#subject"), field) ??
+      seeAll(comments()) ??
+      answer(comments().reduce((sum, one) => sum + amount(said(one).match(/· (\d+) pages,/)[1]), 0))
     );
   },
 
@@ -81,15 +91,15 @@ const solutions = {
 
   "papers-between": () => {
     const [, field, from, to] = goal.match(
-      /papers in (.+) were submitted from (\w+ \d+, \d+) to (\w+ \d+, \d+),/,
+      /papers in (.+) that were submitted from (\w+ \d+, \d+) to (\w+ \d+, \d+),/,
     );
-    if (at("/search/")) return answer(said(one("#found")).match(/\d+/)[0]);
+    if (at("/search/")) return order("Most cited") ?? answer(said(first()));
     if (!at("/advanced/")) return press(one("#advanced"));
     return tick(field, one(".ticks")) ?? pickDay("from", from) ?? pickDay("to", to) ?? press(one("#run"));
   },
 
   "papers-most-cited": () => {
-    if (at("/abs/")) return answer(meta("Comments").match(/(\d+) figures/)[1]);
+    if (at("/abs/")) return answer(pages());
     return quick(quoted[0], "Title") ?? order("Most cited") ?? press(first());
   },
 
@@ -185,7 +195,8 @@ const solutions = {
     if (at("/abs/") && said(one(".paper h1")) !== quoted[0]) {
       if (memory.counts.length === links.indexOf(said(one(".paper h1"))))
         keep({ counts: [...memory.counts, amount(meta("Cited"))] });
-      if (memory.counts.length === links.length) return answer(Math.max(...memory.counts));
+      if (memory.counts.length === links.length)
+        return answer(links[memory.counts.indexOf(Math.max(...memory.counts))]);
       return { action: "go_back" };
     }
     return (

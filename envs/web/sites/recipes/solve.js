@@ -25,14 +25,18 @@ const servings = (count) => {
   return now === count ? null : press(one(`[aria-label="${now < count ? "More" : "Fewer"} servings"]`));
 };
 const ingredient = (name) =>
-  amount(
-    said(
-      one(
-        "b",
-        all(".ingredients li").find((row) => said(one("span", row)) === name),
-      ),
+  said(
+    one(
+      "b",
+      all(".ingredients li").find((row) => said(one("span", row)) === name),
     ),
   );
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
+};
+const calories = () => all(".grid .card span").filter((node) => said(node).endsWith("kcal"));
 const firstCard = () => one(".grid .card h3 a");
 const planIt = (title, day, meal) => {
   if (memory.planned) return null;
@@ -89,22 +93,26 @@ const solutions = {
     drop(one("#review-sort"), "Most helpful") ??
     answer(said(one(".review small")).split(",")[0]),
   "recipes-scale": () =>
-    openRecipe(quoted[0]) ?? servings(Number(goal.match(/^For (\d+)/)[1])) ?? answer(ingredient(quoted[1])),
+    openRecipe(quoted[0]) ??
+    servings(Number(goal.match(/^For (\d+)/)[1])) ??
+    answer(`${ingredient(quoted[1])}, ${ingredient(quoted[2])}`),
   "recipes-count": () => {
-    const [, cuisine, kind, time] = goal.match(/How many (\w+) recipes are (\S+) and take up to (\d+)/);
+    const [, cuisine, kind, time] = goal.match(/every (\w+) recipe that is (\S+) and takes up to (\d+)/);
     return (
       (at("/recipes/") ? null : press(named(".bar nav a", "Recipes"))) ??
       drop(one("#cuisine"), cuisine) ??
       diet(kind) ??
       pill(`Up to ${time} min`) ??
-      answer(said(one("#found")).match(/\d+/)[0])
+      seeAll(calories()) ??
+      answer(calories().reduce((sum, one) => sum + amount(said(one)), 0))
     );
   },
   "recipes-lightest": () => {
-    const [, kind, name] = goal.match(/Which (\S+) recipe among the (\w+) has/);
+    const [, kind, name, time] = goal.match(/Which (\S+) recipe among the (\w+) that takes up to (\d+)/);
     return (
       course(name.charAt(0).toUpperCase() + name.slice(1)) ??
       diet(kind) ??
+      pill(`Up to ${time} min`) ??
       drop(one("#sort"), "Fewest calories") ??
       answer(said(firstCard()))
     );

@@ -28,12 +28,11 @@ const solutions = {
   "search-panel": () => seek(goal.match(/Search for (.+?)\. What/)[1]) ?? answer(amount(fact(quoted[0]))),
   "search-count": () => seek(quoted[0]) ?? number(),
   "search-settings": () => {
-    const size = goal.match(/choose (\d+) results/)[1];
+    const size = goal.match(/(\d+) results a page/)?.[1],
+      wanted = [size, ...quoted.slice(0, -1)].filter(Boolean);
     return (
       open("settings") ??
-      tick(size) ??
-      tick(quoted[0]) ??
-      tick("In a new tab") ??
+      wanted.reduce((hint, text) => hint ?? tick(text), null) ??
       (one(".toast") ? answer("done") : press(one("#save")))
     );
   },
@@ -52,8 +51,8 @@ const solutions = {
     drop(one("#sort"), "Newest") ??
     answer(said(one(".result h3"))),
   "search-recent": () => {
-    const [, place, span] = goal.match(/pages about (.+) of the (past [\w ]+) does/);
-    return seek(place) ?? drop(one("#days"), span.replace("past", "Past")) ?? number();
+    const [, span] = goal.match(/pages of the (past [\w ]+) does/);
+    return seek(quoted[0]) ?? drop(one("#days"), span.replace("past", "Past")) ?? number();
   },
   "search-ask": () => {
     const hint = seek(goal.match(/search for (.+?) shows/)[1]);
@@ -84,7 +83,12 @@ const solutions = {
   },
   "search-operators": () => {
     const type = goal.includes("under News") ? "news" : goal.includes("under Forums") ? "forum" : "all";
-    return seek(`"${quoted[0]}" ${quoted[1]} -${quoted[2]}`) ?? only(type) ?? number();
+    return (
+      seek(`"${quoted[0]}" ${quoted[1]} -${quoted[2]}`) ??
+      only(type) ??
+      drop(one("#sort"), "Newest") ??
+      answer(said(one(".result h3")))
+    );
   },
   "search-compare": () => {
     const [term, a, b] = quoted;
@@ -103,11 +107,7 @@ const solutions = {
       if (hint) return hint;
       keep({ name: fact("Begun by") });
     }
-    return (
-      seek(`"${memory.name}"`) ??
-      drop(one("#sort"), "Newest") ??
-      answer(said(one(".where b", one(".result"))))
-    );
+    return seek(`"${memory.name}"`) ?? drop(one("#sort"), "Newest") ?? answer(said(one(".result h3")));
   },
 };
 return solutions[template]();

@@ -20,6 +20,20 @@ const prices = (min, max) => {
   if (max && asked.get("max") !== max) return write(high, max) ?? press(one('[aria-label="Apply price"]'));
   return null;
 };
+/** Scrolls until the last of a list is in sight. */
+const seeAll = (list) => {
+  const { scroll: direction } = reach(list.at(-1));
+  return direction ? scroll(direction) : null;
+};
+const price = () => said(one(".buy .price b"));
+/** What the open table of specifications says under a name. */
+const spec = (name) =>
+  said(
+    one(
+      "td",
+      all(".specs tr").find((row) => said(one("th", row)) === name),
+    ),
+  );
 const firstTitle = () => said(one(".grid .card h3"));
 const signIn = () => {
   if (said(one("#account")) !== "Sign in") return null;
@@ -79,19 +93,10 @@ const orderOf = (test) =>
   (at("/account/") ? test(all(".orders tbody tr")) : null);
 
 const solutions = {
-  "shop-price": () => openItem(quoted[0]) ?? answer(said(one(".buy .price b"))),
+  "shop-price": () => openItem(quoted[0]) ?? answer(price()),
 
   "shop-spec": () =>
-    openItem(quoted[0]) ??
-    tab("specifications") ??
-    answer(
-      said(
-        one(
-          "td",
-          all(".specs tr").find((row) => said(one("th", row)) === quoted[1]),
-        ),
-      ),
-    ),
+    openItem(quoted[0]) ?? tab("specifications") ?? answer(`${spec(quoted[1])}, ${spec(quoted[2])}`),
 
   "shop-add-to-cart": () => {
     const [, quantity] = goal.match(/^Put (\d+)/),
@@ -121,9 +126,10 @@ const solutions = {
 
   "shop-count": () => {
     const [, place, min, max, rating] = goal.match(
-      /department (.+) cost from \$(\d+) to \$(\d+) and .* rating of ([\d.]+) or/,
+      /department (.+) that cost from \$(\d+) to \$(\d+) and .* rating of ([\d.]+) or/,
     );
     const asked = new URLSearchParams(location.search);
+    const reviews = () => all(".grid .card .rating .soft");
     const stars = () =>
       asked.get("rating") === rating
         ? null
@@ -132,7 +138,8 @@ const solutions = {
       department(place) ??
       prices(min, max) ??
       stars() ??
-      answer(said(one("#result-count")).match(/of (\d+) result/)[1])
+      seeAll(reviews()) ??
+      answer(reviews().reduce((sum, one) => sum + amount(said(one)), 0))
     );
   },
 
@@ -147,7 +154,7 @@ const solutions = {
       tab("reviews") ??
       bar() ??
       drop(one("#review-sort"), "Most helpful") ??
-      answer(said(one(".review h3")))
+      answer(said(one(".review .soft")).split(" · ")[0])
     );
   },
 
@@ -195,32 +202,27 @@ const solutions = {
   },
 
   "shop-deals": () => {
-    const [, place] = goal.match(/offers for (.+)\. Which/);
+    const [, place, max] = goal.match(/offers for (.+) that now cost at most \$(\d+)\. Which/);
     const chosen = place.replace(/\b\w/g, (letter) => letter.toUpperCase());
     if (!at("/deals/")) return press(named(".departments a", "Deals"));
     const narrowed = drop(one("#deal-department"), chosen);
     if (narrowed) return narrowed;
     if (!said(one(".infinite-foot")).startsWith("You have reached")) return scroll("down");
-    const saved = (card) => amount(said(one(".price s", card))) - amount(said(one(".price b", card)));
-    return answer(said(one("h3", all(".grid .card").sort((a, b) => saved(b) - saved(a))[0])));
+    const price = (card) => amount(said(one(".price b", card))),
+      saved = (card) => amount(said(one(".price s", card))) - price(card);
+    const cards = all(".grid .card").filter((card) => price(card) <= Number(max));
+    return answer(said(one("h3", cards.sort((a, b) => saved(b) - saved(a))[0])));
   },
 
   "shop-compare": () => {
-    const [titles, spec] = [quoted.slice(0, 3), quoted[3]];
+    const [titles, name] = [quoted.slice(0, 3), quoted[3]];
     for (const title of titles) {
       if (memory[title] !== undefined) continue;
       const hint = openItem(title) ?? tab("specifications");
       if (hint) return hint;
-      keep({
-        [title]: said(
-          one(
-            "td",
-            all(".specs tr").find((row) => said(one("th", row)) === spec),
-          ),
-        ),
-      });
+      keep({ [title]: { value: parseFloat(spec(name)), price: price() } });
     }
-    return answer(titles.map((title) => memory[title]).sort((a, b) => parseFloat(b) - parseFloat(a))[0]);
+    return answer(titles.map((title) => memory[title]).sort((a, b) => b.value - a.value)[0].price);
   },
 
   "shop-checkout": () => {

@@ -47,11 +47,21 @@ const solutions = {
   },
   "sports-points": () =>
     openLeague(goal.match(/table of the (.+)\? Answer/)[1]) ??
-    answer(said(teamRow(quoted[0]).cells[column("Pts")])),
+    answer(
+      quoted
+        .map((name) => Number(said(teamRow(name).cells[column("Pts")])))
+        .reduce((sum, points) => sum + points, 0),
+    ),
   "sports-top-scorer": () =>
     openLeague(goal.match(/scorers in the (.+?)\? /)[1]) ??
     tab("scorers") ??
-    answer(said(all(".scorers tr")[1].cells[1])),
+    answer(
+      said(
+        all(".scorers tr")[
+          1 + ["first", "second", "third", "fourth", "fifth"].indexOf(goal.match(/is (\w+) in/)[1])
+        ].cells[1],
+      ),
+    ),
   "sports-away": () => {
     const [, where, league] = goal.match(/only (\w+) matches, which team of the (.+) has let/);
     return (
@@ -76,8 +86,9 @@ const solutions = {
     sortBy("Age", "▾") ??
     answer(said(all(".sortable tbody tr")[0].cells[column("Player")])),
   "sports-unfollow": () => {
-    const [, league] = goal.match(/teams of the (.+) and keep/);
-    const gone = () => all(".followed").find((row) => said(one(".soft", row)) === league);
+    const stays = goal.includes("stop following all others");
+    const gone = () =>
+      all(".followed").find((row) => goal.includes(`the ${said(one(".soft", row))}`) !== stays);
     return (
       (at("/mine/") ? null : press(one("#mine"))) ?? press(gone() && one("button", gone())) ?? answer("done")
     );

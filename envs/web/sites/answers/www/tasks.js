@@ -2,7 +2,8 @@
 
 import * as dates from "/kit/dates.js";
 import { same, spellings, until } from "/kit/tasks.js";
-import { ranked } from "/engine.js";
+import { ask, ranked } from "/engine.js";
+import { freshState } from "/world.js";
 import { loan, quadratic, roots, statistics, unit } from "/maths.js";
 
 const rounded = (number, digits) => Number(number.toPrecision(digits));
@@ -23,27 +24,58 @@ const COUNTRY_FACTS = [
   ["Highest point", "highest", "in metres"],
 ];
 
+/** Numbers in a text, thousands as Deduca groups them. */
+const numbersIn = (text) =>
+  (text.replace(/(\d),(?=\d{3}(\D|$))/g, "$1").match(/-?\d+(\.\d+)?/g) ?? []).map(Number);
+
+/** All that the panels of an answer say. */
+const saidBy = ({ panels }) =>
+  panels.flatMap(({ text, table }) => [text ?? "", ...(table ? table.rows.flat() : [])]);
+
+/**
+ * A task whose answer follows from its goal: it asks for Deduca's own answer, so the history has to hold a question of this kind whose answer
+ * shows the number, and which does not itself say it. `make(draw)` gives { goal, expected } or null.
+ */
+function workedOut(world, draw, kind, make) {
+  return until(draw, (draw) => {
+    const task = make(draw);
+    if (!task) return null;
+    const isIt = (number) => Math.abs(number - task.expected) <= Math.abs(task.expected) * 1e-5;
+    // Until would let it pass: the task has a check.
+    if (numbersIn(task.goal).some(isIt)) return null;
+    const shows = (q) => {
+      const found = ask(world, q, freshState().settings);
+      return found && kind.test(found.kind) && saidBy(found).some((text) => numbersIn(text).some(isIt));
+    };
+    return { ...task, correct: ({ history }) => history.some((q) => !numbersIn(q).some(isIt) && shows(q)) };
+  });
+}
+
 export const tasks = {
   "answers-arithmetic"(world, draw) {
-    const [a, b, c, d] = [
-      draw.between(23, 89),
-      draw.between(112, 480),
-      draw.between(31, 97),
-      draw.between(12, 39),
-    ];
-    return {
-      goal: `Work out ${a} × (${b} + ${c}) − ${d}². Answer with the number.`,
-      expected: a * (b + c) - d * d,
-    };
+    return workedOut(world, draw, /^Arithmetic$/, (draw) => {
+      const [a, b, c, d] = [
+        draw.between(23, 89),
+        draw.between(112, 480),
+        draw.between(31, 97),
+        draw.between(12, 39),
+      ];
+      return {
+        goal: `Have Deduca work out ${a} × (${b} + ${c}) − ${d}². Answer with the number.`,
+        expected: a * (b + c) - d * d,
+      };
+    });
   },
 
   "answers-units"(world, draw) {
-    const [from, to] = draw.one(CONVERSIONS),
-      amount = draw.decimal(3, 400, 1);
-    return {
-      goal: `Convert ${amount} ${from} to ${to}. Answer with the number as Deduca shows it.`,
-      expected: rounded((amount * unit(from).size) / unit(to).size, 6),
-    };
+    return workedOut(world, draw, /^Units of /, (draw) => {
+      const [from, to] = draw.one(CONVERSIONS),
+        amount = draw.decimal(3, 400, 1);
+      return {
+        goal: `Have Deduca convert ${amount} ${from} to ${to}. Answer with the number as Deduca shows it.`,
+        expected: rounded((amount * unit(from).size) / unit(to).size, 6),
+      };
+    });
   },
 
   "answers-fact"(world, draw) {
@@ -56,12 +88,14 @@ export const tasks = {
   },
 
   "answers-days"(world, draw) {
-    const from = dates.plus(world.today, -draw.between(400, 9000)),
-      to = dates.plus(world.today, draw.between(20, 900));
-    return {
-      goal: `How many days lie between ${dates.long(from)} and ${dates.long(to)}? Answer with the number.`,
-      expected: dates.between(from, to),
-    };
+    return workedOut(world, draw, /^Dates$/, (draw) => {
+      const from = dates.plus(world.today, -draw.between(400, 9000)),
+        to = dates.plus(world.today, draw.between(20, 900));
+      return {
+        goal: `Ask Deduca how many days lie between ${dates.long(from)} and ${dates.long(to)}. Answer with the number.`,
+        expected: dates.between(from, to),
+      };
+    });
   },
 
   "answers-save"(world, draw) {
@@ -116,21 +150,25 @@ export const tasks = {
   },
 
   "answers-statistics"(world, draw) {
-    const list = Array.from({ length: draw.between(7, 10) }, () => draw.decimal(12, 96));
-    return {
-      goal: `What is the standard deviation (of a sample) of these numbers: ${list.join(", ")}? Answer with the number as Deduca shows it.`,
-      expected: rounded(statistics(list).deviation, 6),
-    };
+    return workedOut(world, draw, /^Statistics$/, (draw) => {
+      const list = Array.from({ length: draw.between(7, 10) }, () => draw.decimal(12, 96));
+      return {
+        goal: `Ask Deduca for the standard deviation (of a sample) of these numbers: ${list.join(", ")}. Answer with the number as Deduca shows it.`,
+        expected: rounded(statistics(list).deviation, 6),
+      };
+    });
   },
 
   "answers-loan"(world, draw) {
-    const amount = draw.between(40, 480) * 1000,
-      percent = draw.decimal(2.1, 7.8),
-      years = draw.between(8, 30);
-    return {
-      goal: `Somebody borrows $${amount} at ${percent}% for ${years} years and pays it back in equal months. How much interest do they pay in total? Answer with the number of dollars and cents.`,
-      expected: Number(loan(amount, percent, years).interest.toFixed(2)),
-    };
+    return workedOut(world, draw, /^Money$/, (draw) => {
+      const amount = draw.between(40, 480) * 1000,
+        percent = draw.decimal(2.1, 7.8),
+        years = draw.between(8, 30);
+      return {
+        goal: `Somebody borrows $${amount} at ${percent}% for ${years} years and pays it back in equal months. How much interest do they pay in total, as Deduca works it out? Answer with the number of dollars and cents.`,
+        expected: Number(loan(amount, percent, years).interest.toFixed(2)),
+      };
+    });
   },
 
   "answers-csv"(world, draw) {
@@ -161,15 +199,17 @@ export const tasks = {
   },
 
   "answers-equation"(world, draw) {
-    return until(draw, (draw) => {
+    return workedOut(world, draw, /^Equations$/, (draw) => {
       const [p, q] = [draw.between(-40, 40), draw.between(3, 60)],
         scale = draw.between(2, 5);
       const [a, b, c] = [scale, -scale * (p + q), scale * p * q];
       const found = roots(quadratic(`${a}x^2 + (${b})x + (${c})`));
-      return p >= q || !b || !c
+      // Nor does the equation give the answer away once it is divided by its first factor.
+      const isGiven = [p + q, p * q].some((one) => Math.abs(one) === q);
+      return p >= q || !b || !c || isGiven
         ? null
         : {
-            goal: `What is the larger solution of ${a}x² ${b < 0 ? "−" : "+"} ${Math.abs(b)}x ${c < 0 ? "−" : "+"} ${Math.abs(c)} = 0? Answer with the number.`,
+            goal: `Have Deduca solve an equation: what is the larger solution of ${a}x² ${b < 0 ? "−" : "+"} ${Math.abs(b)}x ${c < 0 ? "−" : "+"} ${Math.abs(c)} = 0? Answer with the number.`,
             expected: Math.round(found.at(-1) * 1e6) / 1e6,
           };
     });

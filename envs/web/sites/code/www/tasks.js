@@ -9,6 +9,7 @@ import {
   commitsOf,
   contributorsOf,
   filesOf,
+  holderOf,
   issuesOf,
   releasesOf,
   search,
@@ -40,8 +41,8 @@ export const tasks = {
   "code-license"(world, draw) {
     const repo = draw.one(world.repos);
     return {
-      goal: `Under which licence does the repository ${repo.id} stand? Answer with the name of the licence.`,
-      expected: repo.license,
+      goal: `Who holds the rights to the repository ${repo.id}, according to its licence (the file LICENSE)? Answer with the full name.`,
+      expected: holderOf(repo),
     };
   },
 
@@ -111,12 +112,15 @@ export const tasks = {
       const repo = foreign(world, draw),
         label = draw.one(LABELS).name,
         shut = draw.chance(),
-        found = issuesOf(repo).filter((issue) => issue.open !== shut && issue.labels.includes(label)).length;
-      return found < 2
+        oldest = draw.chance(),
+        found = issuesOf(repo)
+          .filter((issue) => issue.open !== shut && issue.labels.includes(label))
+          .map(({ number }) => number);
+      return found.length < 2
         ? null
         : {
-            goal: `How many ${shut ? "closed" : "open"} issues of the repository ${repo.id} carry the label "${label}"? Answer with the number.`,
-            expected: found,
+            goal: `Among the ${shut ? "closed" : "open"} issues of the repository ${repo.id} that carry the label "${label}", which is the ${oldest ? "oldest" : "newest"}? Answer with its number, which stands after the sign #.`,
+            expected: oldest ? Math.min(...found) : Math.max(...found),
           };
     });
   },

@@ -1,7 +1,7 @@
 // The code host's content, drawn from the seed: 160 repositories of 44 owners, each with files, commits, issues, releases and contributors.
 
 import * as dates from "/kit/dates.js";
-import { FIRST, LAST } from "/kit/words.js";
+import { FIRST, LAST, person } from "/kit/words.js";
 
 export const NAME = "Stackyard";
 const REPOSITORIES = 160;
@@ -277,6 +277,9 @@ const once = (repo, what, make) => {
   return memo.get(key);
 };
 
+/** Who holds the rights to a repository, as its licence says. */
+export const holderOf = (repo) => person(repo.draw.fork("holder"));
+
 /** Files by path: { path, text }. */
 export const filesOf = (repo) =>
   once(repo, "files", (draw) => {
@@ -308,7 +311,7 @@ export const filesOf = (repo) =>
       ],
       [
         "LICENSE",
-        `${repo.license}\n\nYou may use, change and pass on this work on the terms of the licence named above.`,
+        `${repo.license}\n\nAll rights are held by ${holderOf(repo)}.\n\nYou may use, change and pass on this work on the terms of the licence named above.`,
       ],
       ["config/default.conf", settings.join("\n")],
       [

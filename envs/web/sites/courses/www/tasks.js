@@ -61,12 +61,13 @@ export const tasks = {
     return until(draw, (draw) => {
       const subject = draw.one(SUBJECTS).name,
         level = draw.one(LEVELS),
-        hours = draw.one([20, 40]);
-      const found = search(world, { subject, levels: [level], hours }).length;
-      if (found < 3 || found === search(world, { subject, levels: [level] }).length) return null;
+        hours = draw.one([10, 20, 40]);
+      const found = search(world, { subject, levels: [level], hours });
+      if (found.length < 3 || found.length > 6) return null;
+      if (found.length === search(world, { subject, levels: [level] }).length) return null;
       return {
-        goal: `How many courses of the level ${level} in ${subject} take up to ${hours} hours? Answer with the number.`,
-        expected: found,
+        goal: `What do the prices of all courses of the level ${level} in ${subject} that take up to ${hours} hours add up to? Answer with the number of dollars.`,
+        expected: found.reduce((sum, { price }) => sum + price, 0),
       };
     });
   },
@@ -86,11 +87,17 @@ export const tasks = {
 
   "courses-shortest"(world, draw) {
     return until(draw, (draw) => {
-      const subject = draw.one(SUBJECTS).name;
-      const [first, second] = search(world, { subject, certificate: true, sort: "short" });
-      if (first.hours === second.hours) return null;
+      const subject = draw.one(SUBJECTS).name,
+        language = draw.one(LANGUAGES);
+      const [first, second] = search(world, {
+        subject,
+        languages: [language],
+        certificate: true,
+        sort: "short",
+      });
+      if (!second || first.hours === second.hours) return null;
       return {
-        goal: `Which course in ${subject} with a certificate takes the fewest hours in total? Answer with its title.`,
+        goal: `Which course in ${subject} held in ${language} and with a certificate takes the fewest hours in total? Answer with its title.`,
         expected: first.title,
       };
     });

@@ -16,7 +16,18 @@ import {
   toast,
   validate,
 } from "/kit/ui.js";
-import { BANDS, FIELDS, NAME, QUIZZES, browse, freshState, makeWorld, quizOf, suggest } from "/world.js";
+import {
+  BANDS,
+  FIELDS,
+  NAME,
+  QUIZZES,
+  SETTINGS,
+  browse,
+  freshState,
+  makeWorld,
+  quizOf,
+  suggest,
+} from "/world.js";
 import { PARTS, listProblem, suggestionRules, transitions } from "/transitions.js";
 
 const PAGES = {
@@ -35,11 +46,13 @@ site({
   world: makeWorld,
   state: freshState,
   transitions,
-  harmless: ["cookies", "lists", "accent", "size"],
+  harmless: ["cookies", "lists", ...Object.keys(SETTINGS)],
   show(world) {
     const main = h("main", {});
     document.body.append(header(world), main, footer(world));
-    const dress = () => document.body.classList.toggle("large", state().size === "large");
+    const dress = () => {
+      for (const size of ["small", "large"]) document.body.classList.toggle(size, state().size === size);
+    };
     onChange(dress);
     dress();
     const page = PAGES[location.pathname.split("/")[1]] ?? homePage;
@@ -186,6 +199,12 @@ function homePage(world, main) {
 
 // ---- one word ----
 
+/** Parts of an entry, the one that the visitor wants to see first in front. */
+const openedFirst = (parts) => [
+  ...parts.filter(({ id }) => id === state().tab),
+  ...parts.filter(({ id }) => id !== state().tab),
+];
+
 function wordPage(world, main) {
   const { w = "" } = query();
   const entry = world.byWord.get(w);
@@ -283,63 +302,68 @@ function wordPage(world, main) {
           "More examples",
         ),
         more,
-        tabs([
-          {
-            id: "origin",
-            title: "Origin",
-            panel: () =>
-              h(
-                "div",
-                {},
-                h("p", {}, entry.etymology),
+        tabs(
+          openedFirst([
+            {
+              id: "origin",
+              title: "Origin",
+              panel: () =>
+                h(
+                  "div",
+                  {},
+                  h("p", {}, entry.etymology),
+                  h(
+                    "dl",
+                    { class: "facts" },
+                    h("dt", {}, "First known use"),
+                    h("dd", { id: "first-use" }, String(entry.year)),
+                    h("dt", {}, "Language"),
+                    h("dd", {}, entry.language),
+                    h("dt", {}, "How often it is met"),
+                    h("dd", { id: "band" }, entry.band),
+                  ),
+                ),
+            },
+            {
+              id: "forms",
+              title: "Forms",
+              panel: () =>
                 h(
                   "dl",
                   { class: "facts" },
-                  h("dt", {}, "First known use"),
-                  h("dd", { id: "first-use" }, String(entry.year)),
-                  h("dt", {}, "Language"),
-                  h("dd", {}, entry.language),
-                  h("dt", {}, "How often it is met"),
-                  h("dd", { id: "band" }, entry.band),
+                  Object.entries(entry.forms).flatMap(([name, text]) => [
+                    h("dt", {}, name),
+                    h("dd", {}, text),
+                  ]),
                 ),
-              ),
-          },
-          {
-            id: "forms",
-            title: "Forms",
-            panel: () =>
-              h(
-                "dl",
-                { class: "facts" },
-                Object.entries(entry.forms).flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)]),
-              ),
-          },
-          {
-            id: "thesaurus",
-            title: "Synonyms",
-            panel: () =>
-              h(
-                "div",
-                {},
-                h("h3", {}, "Near in meaning"),
-                chips(entry.synonyms),
-                h("h3", {}, "Opposites"),
-                chips(entry.antonyms),
-              ),
-          },
-          {
-            id: "translations",
-            title: "Translations",
-            panel: () =>
-              h(
-                "table",
-                { class: "translations" },
-                Object.entries(entry.translations).map(([language, text]) =>
-                  h("tr", {}, h("th", {}, language), h("td", {}, text)),
+            },
+            {
+              id: "thesaurus",
+              title: "Synonyms",
+              panel: () =>
+                h(
+                  "div",
+                  {},
+                  h("h3", {}, "Near in meaning"),
+                  chips(entry.synonyms),
+                  h("h3", {}, "Opposites"),
+                  chips(entry.antonyms),
                 ),
-              ),
-          },
-        ]),
+            },
+            {
+              id: "translations",
+              title: "Translations",
+              panel: () =>
+                h(
+                  "table",
+                  { class: "translations" },
+                  Object.entries(entry.translations).map(([language, text]) =>
+                    h("tr", {}, h("th", {}, language), h("td", {}, text)),
+                  ),
+                ),
+            },
+          ]),
+        ),
       ),
       h(
         "aside",
@@ -406,7 +430,7 @@ function saveDialog(entry) {
 function browsePage(world, main) {
   const asked = query();
   const found = browse(world, asked),
-    per = 30,
+    per = state().rows,
     pages = Math.ceil(found.length / per),
     page = Math.min(Math.max(1, Number(asked.page) || 1), Math.max(1, pages));
   const go = (changes) => visit(href("/browse/", { ...asked, page: "", ...changes }));
@@ -798,14 +822,7 @@ function settingsPage(world, main) {
   add(
     main,
     h("h1", {}, "Settings"),
-    choice("accent", "Pronunciation shown first", [
-      ["uk", "British"],
-      ["us", "American"],
-    ]),
-    choice("size", "Size of text", [
-      ["normal", "Normal"],
-      ["large", "Large"],
-    ]),
+    world.settings.map(([name, options]) => choice(name, SETTINGS[name].title, options)),
   );
   return "Settings";
 }

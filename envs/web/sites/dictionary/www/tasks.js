@@ -2,7 +2,7 @@
 
 import * as dates from "/kit/dates.js";
 import { until } from "/kit/tasks.js";
-import { BANDS, FIELDS, QUIZZES, browse, quizOf } from "/world.js";
+import { BANDS, FIELDS, QUIZZES, SETTINGS, TONGUES, browse, quizOf } from "/world.js";
 
 const wordsOf = (state, name) => state.lists.find((list) => list.name === name)?.words ?? [];
 const only = (list, words) => list.length === words.length && words.every((word) => list.includes(word));
@@ -17,13 +17,9 @@ export const tasks = {
   },
 
   "dictionary-translation"(world, draw) {
-    const entry = draw.one(
-        world.words.filter(
-          ({ word, translations }) =>
-            !Object.values(translations).some((text) => text.toLowerCase() === word),
-        ),
-      ),
-      language = draw.one(Object.keys(entry.translations));
+    // The real languages are in the table, too; but who knows them would not have to look.
+    const entry = draw.one(world.words),
+      language = draw.one(Object.keys(TONGUES));
     return {
       goal: `What is the ${language} translation of "${entry.word}" given by Wordhoard? Answer with the word.`,
       expected: entry.translations[language],
@@ -48,17 +44,19 @@ export const tasks = {
   },
 
   "dictionary-settings"(world, draw) {
-    const [accent, size] = draw.one([
-      ["us", "large"],
-      ["us", "normal"],
-      ["uk", "large"],
-    ]);
-    const began = { accent: accent === "us" ? "uk" : "us", size: size === "large" ? "normal" : "large" };
+    const names = Object.keys(SETTINGS),
+      begun = Object.fromEntries(names.map((name) => [name, draw.one(SETTINGS[name].options)[0]])),
+      changed = draw.some(names, 3).map((name) => {
+        const { title, options } = SETTINGS[name];
+        return [name, title, ...draw.one(options.filter(([value]) => value !== begun[name]))];
+      });
+    const wanted = { ...begun, ...Object.fromEntries(changed.map(([name, , value]) => [name, value])) },
+      told = changed.map(([, title, , text]) => `${title.toLowerCase()} "${text}"`);
     return {
-      goal: `Change the settings so that the ${accent === "us" ? "American" : "British"} pronunciation is shown first and the text is ${size === "large" ? "large" : "of normal size"}. Answer "done" at the end.`,
-      state: began,
-      touches: ["accent", "size"],
-      correct: (state) => state.accent === accent && state.size === size,
+      goal: `Choose in the settings: ${told[0]}, ${told[1]} and ${told[2]}, and leave the rest as it is. Answer "done" at the end.`,
+      state: begun,
+      touches: names,
+      correct: (state) => names.every((name) => state[name] === wanted[name]),
     };
   },
 
@@ -72,16 +70,16 @@ export const tasks = {
 
   "dictionary-count"(world, draw) {
     return until(draw, (draw) => {
-      const {
-          part,
-          word: [letter],
-          band,
-        } = draw.one(world.words),
-        other = draw.one(BANDS);
-      const found = browse(world, { letter, part, band: other }).length;
-      if (found < 3 || band === other) return null;
+      const [told, kind] = draw.one([
+          ["nouns", { part: "noun" }],
+          ["adjectives", { part: "adjective" }],
+          ["words in the field Science", { field: "Science" }],
+        ]),
+        band = draw.one(BANDS),
+        found = browse(world, { ...kind, band }).length;
+      if (found < 3) return null;
       return {
-        goal: `How many ${part}s that are met with the frequency "${other}" begin with the letter ${letter.toUpperCase()}? Answer with the number.`,
+        goal: `How many ${told} does Wordhoard have that are met with the frequency "${band}"? Answer with the number.`,
         expected: found,
       };
     });
@@ -101,17 +99,17 @@ export const tasks = {
   },
 
   "dictionary-longest"(world, draw) {
-    return until(draw, (draw) => {
-      const {
-        word: [letter],
-      } = draw.one(world.words);
+    // In one world of 1,000 no letter has a word that is longer than all its others.
+    const asked = world.words.map(({ word: [letter] }) => {
       const [first, second] = browse(world, { letter, sort: "length" });
-      if (!second || first.word.length === second.word.length) return null;
-      return {
-        goal: `What is the longest word in the dictionary that begins with the letter ${letter.toUpperCase()}, and when was it first used? Answer with the year only.`,
-        expected: first.year,
-      };
+      return { letter, first, alone: first.word.length !== second?.word.length };
     });
+    const single = asked.filter(({ alone }) => alone),
+      { letter, first } = draw.one(single.length ? single : asked);
+    return {
+      goal: `What is the longest word in the dictionary that begins with the letter ${letter.toUpperCase()}, and when was it first used? ${single.length ? "" : "Of words of the same length take the first in alphabetical order. "}Answer with the year only.`,
+      expected: first.year,
+    };
   },
 
   "dictionary-new-list"(world, draw) {

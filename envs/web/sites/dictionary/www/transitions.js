@@ -1,10 +1,8 @@
 // What a visitor can change, each a function of the state, plain arguments and the world. A transition throws where no page would do it.
 
 import { email, oneOf, refuse } from "/kit/rules.js";
-import { QUIZZES, quizOf } from "/world.js";
+import { QUIZZES, SETTINGS, quizOf } from "/world.js";
 
-/** What the settings offer. */
-export const SETTINGS = { accent: ["uk", "us"], size: ["normal", "large"] };
 export const PARTS = ["Noun", "Adjective", "Verb", "Adverb"];
 
 const listOf = (now, name) => now.lists.find((list) => list.name === name);
@@ -83,7 +81,8 @@ export const transitions = {
   },
 
   "settings.choose"(now, { name, value }) {
-    if (!Object.hasOwn(SETTINGS, name) || !SETTINGS[name].includes(value)) throw new Error("no such setting");
+    const isOffered = Object.hasOwn(SETTINGS, name) && SETTINGS[name].options.some(([one]) => one === value);
+    if (!isOffered) throw new Error("no such setting");
     now[name] = value;
   },
 };

@@ -2,6 +2,7 @@
 
 import * as dates from "/kit/dates.js";
 import { capital } from "/kit/dom.js";
+import { TOWNS } from "/kit/words.js";
 
 export const NAME = "Wordhoard";
 const WORDS = 360;
@@ -229,32 +230,70 @@ const ENDINGS = [
 export const FIELDS = ["General", "Medicine", "Science", "Technology", "Biology", "Religion", "Politics"];
 export const BANDS = ["Very rare", "Rare", "Uncommon", "Occasional"];
 
+/** The settings by their names in the state: what each is called, and what it offers as [value, text]. */
+export const SETTINGS = {
+  accent: {
+    title: "Pronunciation shown first",
+    options: [
+      ["uk", "British"],
+      ["us", "American"],
+    ],
+  },
+  size: {
+    title: "Size of text",
+    options: [
+      ["small", "Small"],
+      ["normal", "Normal"],
+      ["large", "Large"],
+    ],
+  },
+  tab: {
+    title: "Part of an entry opened first",
+    options: [
+      ["origin", "Origin"],
+      ["forms", "Forms"],
+      ["thesaurus", "Synonyms"],
+      ["translations", "Translations"],
+    ],
+  },
+  rows: {
+    title: "Browsing",
+    options: [
+      [20, "20 words a page"],
+      [30, "30 words a page"],
+      [50, "50 words a page"],
+    ],
+  },
+};
+
 const SENTENCES = {
   noun: [
-    (w) => `The lecture on ${w} drew a larger crowd than anyone expected.`,
-    (w) => `Nobody in the village had heard of ${w} before the museum opened.`,
-    (w) => `Her third book turns from history to ${w}.`,
-    (w) => `There is a fine line between curiosity and ${w}.`,
-    (w) => `He mentioned ${w} twice in his letter to the editor.`,
-    (w) => `An old engraving in the hall shows a ${w}.`,
+    (w, town) => `The lecture on ${w} in ${town} drew a larger crowd than anyone expected.`,
+    (w, town) => `Nobody in ${town} had heard of ${w} before the museum opened.`,
+    (w, town) => `Her third book turns from the history of ${town} to ${w}.`,
+    (w, town) => `In ${town} there is a fine line between curiosity and ${w}.`,
+    (w, town) => `He mentioned ${w} twice in his letter to the editor from ${town}.`,
+    (w, town) => `An old engraving in the town hall of ${town} shows a ${w}.`,
   ],
   adjective: [
-    (w) => `The slopes are covered with ${w} plants.`,
-    (w) => `It is a strongly ${w} species, rarely seen elsewhere.`,
-    (w) => `The report describes the process as ${w}.`,
-    (w) => `They had not expected such ${w} behaviour.`,
+    (w, town) => `The slopes around ${town} are covered with ${w} plants.`,
+    (w, town) => `It is a strongly ${w} species, rarely seen outside ${town}.`,
+    (w, town) => `The report from ${town} describes the process as ${w}.`,
+    (w, town) => `In ${town} they had not expected such ${w} behaviour.`,
   ],
 };
 
 /** The whole dictionary. */
 export function makeWorld(draw) {
   const today = dates.plus("2027-02-01", draw.below(280));
+  const bands = BANDS.map((band) => [band, draw.fork(`band/${band}`).between(1, 12)]),
+    tongues = draw.fork("tongues");
   const pairs = draw.some(
     ROOTS.flatMap((root) => ENDINGS.map((ending) => [root, ending])),
     WORDS,
   );
   const words = pairs
-    .map(([root, ending]) => makeWord(root, ending, draw.fork(root[0] + ending[0])))
+    .map(([root, ending]) => makeWord(root, ending, { draw: draw.fork(root[0] + ending[0]), bands, tongues }))
     .sort((a, b) => (a.word < b.word ? -1 : 1));
   const byWord = new Map(words.map((entry) => [entry.word, entry]));
   for (const entry of words) {
@@ -271,25 +310,34 @@ export function makeWorld(draw) {
     today,
     words,
     byWord,
+    settings: arrange(draw.fork("settings")),
     ofDay: (day) => daily[((dates.between("2026-01-01", day) % daily.length) + daily.length) % daily.length],
     draw,
   };
 }
+
+/** In which order the page of the settings shows them, and the options of each: [name, options]. */
+const arrange = (draw) =>
+  draw.shuffled(Object.keys(SETTINGS)).map((name) => [name, draw.shuffled(SETTINGS[name].options)]);
 
 /** What a fresh visitor begins with. */
 export const freshState = () => ({
   lists: [{ name: "My words", words: [] }],
   accent: "uk",
   size: "normal",
+  tab: "origin",
+  rows: 30,
   quizzes: [],
   suggestions: [],
 });
 
-function makeWord(root, ending, draw) {
+function makeWord(root, ending, { draw, bands, tongues }) {
   const [stem, meaning, language, form, said] = root,
     [tail, part, define, field, forms, saidTail] = ending;
   const word = stem + tail;
-  const examples = draw.some(SENTENCES[part], draw.between(2, 4)).map((make) => make(word));
+  const examples = draw
+    .some(SENTENCES[part], draw.between(2, 4))
+    .map((make) => make(word, draw.one(TOWNS)[0]));
   return {
     word,
     root,
@@ -299,7 +347,7 @@ function makeWord(root, ending, draw) {
     meaning,
     definitions: define(meaning),
     year: draw.between(1590, 1968),
-    band: draw.one(BANDS),
+    band: draw.weighted(bands),
     examples,
     syllables: word.replace(/([aeiouy]+)(?=[^aeiouy]+[aeiouy])/g, "$1·"),
     uk: `/ˈ${said}ˌ${saidTail}/`,
@@ -315,7 +363,7 @@ function makeWord(root, ending, draw) {
         : { Comparative: `more ${word}`, Superlative: `most ${word}` },
     language,
     form,
-    translations: translations(stem, tail),
+    translations: { ...translations(stem, tail), ...inTongues(stem, tail, tongues) },
     synonyms: [],
     antonyms: [],
   };
@@ -400,6 +448,42 @@ function translations(stem, tail) {
   );
 }
 
+/** Languages that nobody knows: what their syllables begin with, their vowels, and what a word's parts end with. */
+export const TONGUES = {
+  Karsundic: [
+    ["k", "sk", "v", "br", "h", "st", "l", "d", "gr", "f", "t", "m"],
+    ["a", "o", "u", "e", "ei"],
+    ["n", "r", "l", "k"],
+  ],
+  Ostranian: [
+    ["z", "dr", "m", "p", "sl", "b", "v", "n", "t", "kr", "j", "l"],
+    ["a", "e", "i", "o", "u"],
+    ["v", "n", "k", "sh"],
+  ],
+  Velmoran: [
+    ["t", "m", "l", "s", "c", "p", "v", "r", "n", "fl", "b", "g"],
+    ["a", "e", "i", "o", "ia"],
+    ["l", "n", "r", "s"],
+  ],
+};
+
+/** The word in those languages: each root and each ending has a form in each of them, which is drawn for all words alike. */
+const inTongues = (stem, tail, draw) =>
+  Object.fromEntries(
+    Object.keys(TONGUES).map((language) => [
+      language,
+      spoken(draw.fork(`${language}/${stem}`), language, 2) +
+        spoken(draw.fork(`${language}/${tail}`), language, 1),
+    ]),
+  );
+
+function spoken(draw, language, syllables) {
+  const [starts, vowels, ends] = TONGUES[language];
+  return (
+    Array.from({ length: syllables }, () => draw.one(starts) + draw.one(vowels)).join("") + draw.one(ends)
+  );
+}
+
 /** Ten suggestions for what has been typed. */
 export const suggest = (world, text) => {
   const wanted = text.toLowerCase();
@@ -424,7 +508,7 @@ export function browse(world, { letter = "", part = "", field = "", band = "", s
   return found;
 }
 
-export const QUIZZES = 6;
+export const QUIZZES = 24;
 
 /** Five questions, each with four definitions to choose from. */
 export function quizOf(world, number) {

@@ -1,7 +1,7 @@
 // The flight search's tasks: each a function of the world and a draw that belongs to the task.
 
 import * as dates from "/kit/dates.js";
-import { payer, same, spellings, until } from "/kit/tasks.js";
+import { payer, same, until } from "/kit/tasks.js";
 import { people } from "/kit/words.js";
 import {
   AIRLINES,
@@ -151,12 +151,12 @@ export const tasks = {
     return until(draw, (draw) => {
       const asked = route(world, draw),
         window = draw.one(WINDOWS),
-        found = search(world, { ...asked, stops: "1", windows: [window[0]] }).length;
-      return found < 3
+        found = search(world, { ...asked, stops: "1", windows: [window[0]] });
+      return found.length < 3
         ? null
         : {
-            goal: `How many one-way flights ${told(asked)} with at most one stop leave in the part of the day that is listed as "${window[1]}"? Answer with the number.`,
-            expected: found,
+            goal: `Look at the one-way flights ${told(asked)} with at most one stop that leave in the part of the day that is listed as "${window[1]}". How many dollars more than the cheapest does the dearest of them cost for one adult in Economy? Answer with the number.`,
+            expected: found.at(-1).price - found[0].price,
           };
     });
   },
@@ -165,18 +165,20 @@ export const tasks = {
     return until(draw, (draw) => {
       const asked = route(world, draw),
         days = [-3, -2, -1, 0, 1, 2, 3].map((by) => dates.plus(asked.day, by));
-      const day = first(
+      const cheapest = first(
         days
           .map((day) => ({ day, price: lowest(world, asked.from, asked.to, day) }))
           .sort((a, b) => a.price - b.price),
         ({ price }) => price,
-      )?.day;
-      return day && day !== asked.day
-        ? {
-            goal: `For one-way flights ${told(asked)} the results show prices of the days around it. On which of these seven days is flying cheapest? Answer with the date.`,
-            expected: spellings(day),
-          }
-        : null;
+      );
+      if (!cheapest || cheapest.day === asked.day) return null;
+      const flight = first(search(world, { ...asked, day: cheapest.day }), ({ price }) => price);
+      return (
+        flight && {
+          goal: `For one-way flights ${told(asked)} the results show prices of the days around it. On the cheapest of these seven days, when does the cheapest flight leave? Answer with the time, such as 09:45.`,
+          expected: clock(flight.depart),
+        }
+      );
     });
   },
 

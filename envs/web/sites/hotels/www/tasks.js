@@ -108,13 +108,13 @@ export const tasks = {
   "hotels-count"(world, draw) {
     return until(draw, (draw) => {
       const asked = trip(world, draw),
-        amenity = draw.one(AMENITIES),
+        amenities = draw.some(AMENITIES, 2),
         score = draw.one([7, 8]);
-      const found = search(world, { ...asked, score, amenities: [amenity] }).length;
-      if (found < 4) return null;
+      const found = search(world, { ...asked, score, amenities });
+      if (found.length < 2 || found.length > 5) return null;
       return {
-        goal: `How many places with a guest score of ${score} or more and "${amenity}" are offered in ${asked.where} ${told(asked)}? Answer with the number.`,
-        expected: found,
+        goal: `How many reviews do the places with a guest score of ${score} or more, "${amenities[0]}" and "${amenities[1]}" that are offered in ${asked.where} ${told(asked)} have together? Answer with the number.`,
+        expected: found.reduce((sum, { hotel }) => sum + hotel.reviews, 0),
       };
     });
   },
@@ -170,7 +170,7 @@ export const tasks = {
   },
 
   "hotels-saved-tidy"(world, draw) {
-    const cities = draw.some(CITIES, 2).map(({ name }) => name);
+    const cities = draw.some(CITIES, 3).map(({ name }) => name);
     const from = (name, count) =>
       draw
         .some(
@@ -178,9 +178,10 @@ export const tasks = {
           count,
         )
         .map(({ id }) => id);
-    const [kept, gone] = [from(cities[0], 3), from(cities[1], 3)];
+    const kept = from(cities[0], 3),
+      gone = [...from(cities[1], 2), ...from(cities[2], 1)];
     return {
-      goal: `Remove all places in ${cities[1]} from the saved places and keep the others. Answer "done" at the end.`,
+      goal: `Remove all places in ${cities[1]} and in ${cities[2]} from the saved places and keep the others. Answer "done" at the end.`,
       state: { saved: draw.shuffled([...kept, ...gone]) },
       correct: ({ saved }) => saved.length === 3 && kept.every((id) => saved.includes(id)),
     };

@@ -152,8 +152,9 @@ function header(world) {
 }
 
 function homePage(world, main) {
-  const first = world.products.find(({ id }) => id === "pico-5-pro"),
-    rest = ["folio-14-pro", "orbit-ultra", "pane-11-pro", "chime-over-pro"].map((id) => world.byId.get(id));
+  const dear = (id, place) => search(world, { id, sort: "dear" })[place],
+    first = dear("phones", 2),
+    rest = [dear("laptops", 3), dear("watches", 1), dear("tablets", 3), dear("audio", 3)];
   const tile = (product, kind) =>
     h(
       "section",

@@ -44,7 +44,8 @@ export const tasks = {
     return until(draw, (draw) => {
       const product = draw.one(world.products),
         [name, value, unit] = draw.one(specs(product));
-      return value < 2
+      // A few values only: they can be guessed.
+      return value < 2 || name === "Warranty" || name === "Water resistance"
         ? null
         : {
             goal: `According to its technical data, what is the value of "${name}" of the ${product.name}, in ${unit}? Answer with the number.`,

@@ -14,7 +14,6 @@ export const LINES = [
     name: "Pico",
     told: "Small enough to forget, good enough not to.",
     base: [399, 1099],
-    suffixes: ["Lite", "4", "4 Pro", "5", "5 Mini", "5 Pro", "5 Max", "Fold"],
     screen: [5.4, 7.6],
     weight: [138, 262],
     battery: [17, 34],
@@ -27,7 +26,6 @@ export const LINES = [
     name: "Folio",
     told: "Work where the light is.",
     base: [899, 2399],
-    suffixes: ["Go", "13", "13 Air", "14", "14 Pro", "15", "16 Pro", "Studio"],
     screen: [12.4, 16.8],
     weight: [980, 2240],
     battery: [9, 22],
@@ -40,7 +38,6 @@ export const LINES = [
     name: "Pane",
     told: "A window you carry.",
     base: [329, 1199],
-    suffixes: ["Lite", "8", "10", "11", "11 Pro", "12", "13 Pro", "Kids"],
     screen: [7.9, 13.2],
     weight: [296, 710],
     battery: [8, 16],
@@ -53,7 +50,6 @@ export const LINES = [
     name: "Orbit",
     told: "The day at a glance.",
     base: [179, 799],
-    suffixes: ["Fit", "2", "2 Steel", "3", "3 Steel", "3 Dive", "Ultra", "Junior"],
     screen: [1.2, 2.1],
     weight: [22, 64],
     battery: [18, 96],
@@ -66,7 +62,6 @@ export const LINES = [
     name: "Chime",
     told: "Quiet, please.",
     base: [79, 549],
-    suffixes: ["Dot", "Buds", "Buds Pro", "Over", "Over Pro", "Home", "Home Max", "Bar"],
     screen: null,
     weight: [42, 2900],
     battery: [6, 48],
@@ -75,6 +70,54 @@ export const LINES = [
   },
 ];
 export const line = (id) => LINES.find((one) => one.id === id);
+const MODELS_EACH = 8;
+/** What models are called after the name of their line; which of them there are, and which is the cheapest, is drawn. */
+const MODELS = [
+  "Acorn",
+  "Alder",
+  "Amber",
+  "Aspen",
+  "Basalt",
+  "Birch",
+  "Brook",
+  "Cedar",
+  "Cinder",
+  "Cliff",
+  "Clover",
+  "Cobalt",
+  "Comet",
+  "Cove",
+  "Delta",
+  "Dune",
+  "Ember",
+  "Fern",
+  "Fjord",
+  "Flint",
+  "Grove",
+  "Harbor",
+  "Heath",
+  "Heron",
+  "Indigo",
+  "Island",
+  "Jasper",
+  "Juniper",
+  "Kestrel",
+  "Lagoon",
+  "Larch",
+  "Linden",
+  "Maple",
+  "Mesa",
+  "Opal",
+  "Pebble",
+  "Quartz",
+  "Ridge",
+  "Sequoia",
+  "Tundra",
+  "Umber",
+  "Vale",
+  "Willow",
+  "Zephyr",
+];
 export const COLOURS = {
   Graphite: "#3a3d42",
   Snow: "#eef0f2",
@@ -142,7 +185,10 @@ const PROBLEMS = [
 export function makeWorld(draw) {
   const today = dates.plus("2027-02-08", draw.below(270));
   const products = LINES.flatMap((one) =>
-    one.suffixes.map((suffix, index) => makeProduct(one, suffix, index, draw.fork(`${one.id}/${suffix}`))),
+    draw
+      .fork(`models/${one.id}`)
+      .some(MODELS, MODELS_EACH)
+      .map((model, index) => makeProduct(one, model, index, draw.fork(`${one.id}/${index}`))),
   );
   const accessories = LINES.flatMap((one) =>
     KITS.flatMap(([kit, price]) =>
@@ -202,16 +248,17 @@ export const freshState = () => ({
   helpful: {},
 });
 
-function makeProduct(one, suffix, index, draw) {
+function makeProduct(one, model, index, draw) {
   const [low, high] = one.base,
-    share = index / (one.suffixes.length - 1);
+    share = index / (MODELS_EACH - 1);
   const between = ([from, to], digits) => draw.decimal(from, to, digits);
-  const price = Math.round((low + (high - low) * share * draw.decimal(0.7, 1, 2)) / 10) * 10 + 9;
+  const step = share * draw.decimal(0.7, 0.9, 2) + draw.decimal(0, 0.1, 2);
+  const price = Math.round((low + (high - low) * step) / 10) * 10 + 9;
   const sizes = one.storage.slice(draw.between(0, 1)),
     memory = one.memory.slice(0, draw.between(1, one.memory.length));
   return {
-    id: slug(`${one.name}-${suffix}`),
-    name: `${one.name} ${suffix}`,
+    id: slug(`${one.name}-${model}`),
+    name: `${one.name} ${model}`,
     line: one.id,
     price,
     released: dates.day(draw.between(2024, 2026), draw.between(1, 12), draw.between(1, 28)),

@@ -2,18 +2,7 @@
 
 import * as dates from "/kit/dates.js";
 import { same, until } from "/kit/tasks.js";
-import {
-  CATEGORIES,
-  FEATURES,
-  LISTS,
-  MODES,
-  clock,
-  distance,
-  minutes,
-  reviewsOf,
-  search,
-  way,
-} from "/world.js";
+import { CATEGORIES, FEATURES, LISTS, MODES, clock, distance, reviewsOf, search, way } from "/world.js";
 
 const kinds = CATEGORIES.map(({ name }) => name);
 const plural = {
@@ -51,8 +40,10 @@ export const tasks = {
       return !hours || hours.closes === 1440
         ? null
         : {
-            goal: `When does "${place.name}" close on a ${dates.WEEKDAYS[day]}? Answer with the time, such as 18:30.`,
-            expected: clock(hours.closes),
+            goal: `From when to when is "${place.name}" open on a ${dates.WEEKDAYS[day]}? Answer with both times, such as 10:15 to 18:45.`,
+            expected: [" to ", " - ", "-", " – ", "–"].map(
+              (word) => `${clock(hours.opens)}${word}${clock(hours.closes)}`,
+            ),
           };
     });
   },
@@ -96,12 +87,12 @@ export const tasks = {
       const kind = draw.one(kinds),
         day = draw.below(7),
         hour = draw.one([8, 9, 18, 19, 20, 21]),
-        found = search(world, { kind, day, hour }).length;
-      return found < 3 || found === search(world, { kind }).length
+        [first, second] = search(world, { kind, day, hour });
+      return !second || first.count === second.count || first === search(world, { kind })[0]
         ? null
         : {
-            goal: `How many ${many(kind)} are open on a ${dates.WEEKDAYS[day]} at ${String(hour).padStart(2, "0")}:00? Answer with the number.`,
-            expected: found,
+            goal: `Which of the ${many(kind)} that are open on a ${dates.WEEKDAYS[day]} at ${String(hour).padStart(2, "0")}:00 has the most ratings? Answer with its name.`,
+            expected: first.name,
           };
     });
   },
@@ -124,13 +115,12 @@ export const tasks = {
     return until(draw, (draw) => {
       const [from, to] = draw.some(world.places, 2),
         { metres } = way(world, from, to),
-        chosen = draw.one(MODES),
-        time = minutes(metres, chosen.id);
-      return time < 3 || metres < 500
+        chosen = draw.one(MODES);
+      return metres < 500
         ? null
         : {
-            goal: `How many minutes does it take from "${from.name}" to "${to.name}" by the means listed as "${chosen.name}"? Answer with the number.`,
-            expected: time,
+            goal: `How long is the way from "${from.name}" to "${to.name}" by the means listed as "${chosen.name}"? Answer with the number of metres.`,
+            expected: metres,
           };
     });
   },
@@ -142,8 +132,8 @@ export const tasks = {
       return legs.length < 3 || legs.some(({ street }, at) => at !== 1 && street === legs[1].street)
         ? null
         : {
-            goal: `On the way from "${from.name}" to "${to.name}" on foot, onto which street does one turn first? Answer with its name.`,
-            expected: legs[1].street,
+            goal: `On the way from "${from.name}" to "${to.name}" on foot, onto which street does one turn first, and onto which next? Answer with both names in this order, with a comma between them.`,
+            expected: `${legs[1].street}, ${legs[2].street}`,
           };
     });
   },
@@ -233,12 +223,12 @@ export const tasks = {
         hour = draw.one([8, 18, 19]),
         [first, second] = search(world, { near: hotel, kind, day, hour });
       if (!second || distance(hotel, second) - distance(hotel, first) < 12) return null;
-      const time = minutes(way(world, hotel, first).metres, "walk");
-      return time < 3
+      const { metres } = way(world, hotel, first);
+      return metres < 160
         ? null
         : {
-            goal: `Somebody stays at "${hotel.name}" and looks for the nearest of the ${many(kind)} (as the crow flies) that is open on a ${dates.WEEKDAYS[day]} at ${String(hour).padStart(2, "0")}:00. How many minutes do they walk there from the hotel? Answer with the number.`,
-            expected: time,
+            goal: `Somebody stays at "${hotel.name}" and looks for the nearest of the ${many(kind)} (as the crow flies) that is open on a ${dates.WEEKDAYS[day]} at ${String(hour).padStart(2, "0")}:00. How many metres do they walk there from the hotel? Answer with the number.`,
+            expected: metres,
           };
     });
   },

@@ -21,6 +21,9 @@ const SIZES = [
   [13000, "up to 13B"],
 ];
 
+/** Rows on one page of the viewer. */
+const VIEWER_ROWS = 15;
+
 /** Whether one file was downloaded, of this model or data set, and nothing else. */
 const isDownloaded = (downloads, item, file) =>
   downloads.length === 1 && downloads[0].id === item.id && downloads[0].file === file;
@@ -83,12 +86,12 @@ export const tasks = {
       const task = draw.one(TASKS).name,
         license = draw.one(LICENSES),
         [max, told] = draw.one(SIZES),
-        found = search(world, { task, licenses: [license], max }).length;
-      return found < 2
+        found = search(world, { task, licenses: [license], max });
+      return found.length < 2 || found.length > 5
         ? null
         : {
-            goal: `How many models for "${task}" with the licence "${license}" have ${told} parameters? Answer with the number.`,
-            expected: found,
+            goal: `How many likes do the models for "${task}" with the licence "${license}" and ${told} parameters have together? Answer with the number.`,
+            expected: found.reduce((sum, { likes }) => sum + likes, 0),
           };
     });
   },
@@ -155,16 +158,16 @@ export const tasks = {
   "models-viewer"(world, draw) {
     return until(draw, (draw) => {
       const set = draw.one(world.sets),
-        [first] = rowsOf(set),
+        { label } = draw.one(rowsOf(set)),
         least = draw.between(20, 70),
-        found = rowsOf(set).filter(
-          ({ label, split, score }) => label === first.label && split === "train" && score >= least,
-        ).length;
-      return found < 3
+        found = rowsOf(set)
+          .filter((row) => row.label === label && row.split === "train" && row.score >= least)
+          .sort((a, b) => a.score - b.score);
+      return found.length < 3 || found.length > VIEWER_ROWS || found[0].score === found[1].score
         ? null
         : {
-            goal: `In the viewer of the data set ${set.id}, how many rows have the label "${first.label}", belong to the split "train" and have a score of at least ${least}? Answer with the number.`,
-            expected: found,
+            goal: `In the viewer of the data set ${set.id}, look at the rows with the label "${label}" that belong to the split "train" and have a score of at least ${least}. Which of them has the lowest score? Answer with the number that the viewer gives to this row.`,
+            expected: found[0].row,
           };
     });
   },
@@ -229,13 +232,15 @@ export const tasks = {
     return until(draw, (draw) => {
       const model = draw.one(world.models.filter(({ trained }) => trained)),
         set = world.byId.get(model.trained),
-        label = rowsOf(set)[0].label,
-        found = rowsOf(set).filter((row) => row.label === label && row.split === "test").length;
-      return found < 3
+        { label } = draw.one(rowsOf(set)),
+        found = rowsOf(set)
+          .filter((row) => row.label === label && row.split === "test")
+          .sort((a, b) => b.score - a.score);
+      return found.length < 3 || found.length > VIEWER_ROWS || found[0].score === found[1].score
         ? null
         : {
-            goal: `The card of the model ${model.id} names the data set it was trained on. How many rows of the split "test" with the label "${label}" does the viewer of that data set show? Answer with the number.`,
-            expected: found,
+            goal: `The card of the model ${model.id} names the data set it was trained on. In the viewer of that data set, which row of the split "test" with the label "${label}" has the highest score? Answer with the number that the viewer gives to this row.`,
+            expected: found[0].row,
           };
     });
   },

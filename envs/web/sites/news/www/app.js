@@ -275,6 +275,18 @@ function pollBox(world) {
   return box;
 }
 
+const liveBox = ({ live }) =>
+  h(
+    "a",
+    { class: "side-box live-box", href: "/live/" },
+    h("b", {}, "● LIVE"),
+    h("h2", {}, `High water in ${live.town}`),
+    h("p", {}, live.entries[0].text),
+  );
+
+/** What may stand beside the reports of the front page; the world says in which order. */
+const SIDE_BOXES = { live: liveBox, read: mostRead, poll: pollBox };
+
 function homePage(world, main) {
   const [first, ...rest] = world.articles;
   add(
@@ -295,15 +307,7 @@ function homePage(world, main) {
       h(
         "aside",
         {},
-        h(
-          "a",
-          { class: "side-box live-box", href: "/live/" },
-          h("b", {}, "● LIVE"),
-          h("h2", {}, `High water in ${world.live.town}`),
-          h("p", {}, world.live.entries[0].text),
-        ),
-        mostRead(world),
-        pollBox(world),
+        world.side.map((name) => SIDE_BOXES[name](world)),
       ),
     ),
     SECTIONS.map((name) =>

@@ -57,16 +57,18 @@ export const tasks = {
         topic = draw.one(TOPICS),
         from = dates.plus(world.today, -draw.between(30, 120)),
         to = dates.plus(from, draw.between(20, 70));
-      const found = search(world, { q: topic.toLowerCase(), section, from, to }).length;
+      const q = topic.toLowerCase(),
+        found = search(world, { q, section, from, to, sort: "read" });
       if (
         to > world.today ||
-        found < 2 ||
-        found === search(world, { q: topic.toLowerCase(), section }).length
+        found.length < 2 ||
+        found[0].views === found[1].views ||
+        found[0] === search(world, { q, section, sort: "read" })[0]
       )
         return null;
       return {
-        goal: `Search for "${topic.toLowerCase()}": how many reports in the section ${section} are found from ${dates.long(from)} until ${dates.long(to)}? Answer with the number.`,
-        expected: found,
+        goal: `Search for "${q}": among the reports in the section ${section} that are found from ${dates.long(from)} until ${dates.long(to)}, how many people have read the one that is read the most? Answer with the number.`,
+        expected: found[0].views,
       };
     });
   },

@@ -397,6 +397,7 @@ export function makeWorld(draw) {
     byId: new Map(articles.map((article) => [article.id, article])),
     live: makeLive(draw.fork("live")),
     poll: makePoll(draw.fork("poll")),
+    side: draw.fork("side").shuffled(["live", "read", "poll"]),
   };
 }
 
@@ -436,17 +437,45 @@ function makeLive(draw) {
   return { town, title: `Live: high water in ${town}`, entries: entries.reverse() };
 }
 
-const makePoll = (draw) => ({
-  question: draw.one([
+// What a poll asks, and what it may offer as answers.
+const POLLS = [
+  [
     "Should the city centre be free of cars on Sundays?",
+    ["Every Sunday", "Only in summer", "Only as a trial", "Once a month", "Never", "Not in my street"],
+  ],
+  [
     "Should shops open on public holidays?",
-    "Should schools begin an hour later?",
-  ]),
-  options: ["Yes", "No", "Only as a trial", "No opinion"].map((text) => ({
-    text,
-    votes: draw.between(120, 4200),
-  })),
-});
+    ["All of them", "Bakeries only", "Until noon", "Small ones only", "None at all", "Let each town decide"],
+  ],
+  [
+    "When should schools begin?",
+    [
+      "At half past seven",
+      "At eight",
+      "At half past eight",
+      "At nine",
+      "Later in winter",
+      "As each school likes",
+    ],
+  ],
+  [
+    "What should the old harbour become?",
+    ["A park", "Flats", "A concert hall", "A market", "A swimming bath", "What it was"],
+  ],
+  ["How do you come to work?", ["On foot", "By bicycle", "By bus", "By tram", "By car", "I work at home"]],
+  [
+    "What do you read first?",
+    ["The front page", "World news", "Business", "The match reports", "The comments", "The crossword"],
+  ],
+];
+
+const makePoll = (draw) => {
+  const [question, answers] = draw.one(POLLS);
+  return {
+    question,
+    options: draw.some(answers, draw.between(4, 6)).map((text) => ({ text, votes: draw.between(120, 4200) })),
+  };
+};
 
 /** Comments of others, oldest first. */
 export function commentsOf(article) {

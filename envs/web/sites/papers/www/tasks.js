@@ -54,11 +54,11 @@ export const tasks = {
       const author = draw.one(world.authors),
         papers = papersBy(world, author),
         field = draw.one(SUBJECTS);
-      const found = papers.filter((paper) => paper.subject === field.code).length;
-      if (found < 2 || found === papers.length) return null;
+      const found = papers.filter((paper) => paper.subject === field.code);
+      if (found.length < 2 || found.length > 5 || found.length === papers.length) return null;
       return {
-        goal: `How many papers has ${author} in the subject ${field.name} on Quarto? Answer with the number.`,
-        expected: found,
+        goal: `How many pages do the papers of ${author} in the subject ${field.name} on Quarto have together? Answer with the number.`,
+        expected: found.reduce((sum, { pages }) => sum + pages, 0),
       };
     });
   },
@@ -83,11 +83,11 @@ export const tasks = {
         from = dates.plus(world.today, -draw.between(60, 220)),
         to = dates.plus(from, draw.between(30, 150));
       if (to > world.today) return null;
-      const found = search(world, { subjects: [field.code], from, to }).length;
-      if (found < 2) return null;
+      const [first, second] = search(world, { subjects: [field.code], from, to, order: "cited" });
+      if (!second || first.cited === second.cited) return null;
       return {
-        goal: `How many papers in ${field.name} were submitted from ${dates.long(from)} to ${dates.long(to)}, both days included? Answer with the number.`,
-        expected: found,
+        goal: `Which of the papers in ${field.name} that were submitted from ${dates.long(from)} to ${dates.long(to)}, both days included, is cited most? Answer with its full title.`,
+        expected: first.title,
       };
     });
   },
@@ -100,8 +100,8 @@ export const tasks = {
       const found = search(world, { q: word, field: "title", order: "cited" });
       if (found.length < 4 || found[0].cited === found[1].cited) return null;
       return {
-        goal: `Among the papers with the word "${word}" in the title, find the one that is cited most. How many figures does it have? Answer with the number.`,
-        expected: found[0].figures,
+        goal: `Among the papers with the word "${word}" in the title, find the one that is cited most. How many pages does it have? Answer with the number.`,
+        expected: found[0].pages,
       };
     });
   },
@@ -207,8 +207,8 @@ export const tasks = {
       const [first, second] = [...paper.references].sort((a, b) => b.cited - a.cited);
       if (first.cited === second.cited) return null;
       return {
-        goal: `Look at the references of the paper "${paper.title}". Which of the referenced papers is itself cited most often on Quarto? Answer with how many times it is cited.`,
-        expected: first.cited,
+        goal: `Look at the references of the paper "${paper.title}". Which of the referenced papers is itself cited most often on Quarto? Answer with its full title.`,
+        expected: first.title,
       };
     });
   },

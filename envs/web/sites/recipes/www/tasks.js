@@ -58,12 +58,13 @@ export const tasks = {
   "recipes-scale"(world, draw) {
     return until(draw, (draw) => {
       const recipe = draw.one(world.recipes),
-        one = draw.one(weighed(recipe)),
+        [one, two] = draw.some(weighed(recipe), 2),
         servings = draw.between(2, 12);
-      if (!one || servings === recipe.servings) return null;
+      if (!two || servings === recipe.servings) return null;
+      const [first, second] = [one, two].map((each) => measure(each, servings).amount);
       return {
-        goal: `For ${servings} servings of "${recipe.title}", how much of the ingredient "${food(one.key).name}" does Saltbox give? Answer with the number of ${food(one.key).unit === "g" ? "grams" : "millilitres"}.`,
-        expected: Number(measure(one, servings).amount.split(" ")[0]),
+        goal: `For ${servings} servings of "${recipe.title}", how much of the ingredients "${food(one.key).name}" and "${food(two.key).name}" does Saltbox give? Answer with both amounts as they are written there, in this order, with a comma between them.`,
+        expected: [`${first}, ${second}`, `${parseInt(first)}, ${parseInt(second)}`],
       };
     });
   },
@@ -73,11 +74,12 @@ export const tasks = {
       const diet = draw.one(DIETS),
         cuisine = draw.one(CUISINES),
         time = draw.one([30, 45, 60]);
-      const found = search(world, { diets: [diet], cuisine, time }).length;
-      if (found < 2 || found === search(world, { cuisine, time }).length) return null;
+      const found = search(world, { diets: [diet], cuisine, time });
+      if (found.length < 2 || found.length > 5) return null;
+      if (found.length === search(world, { cuisine, time }).length) return null;
       return {
-        goal: `How many ${cuisine} recipes are ${diet.toLowerCase()} and take up to ${time} minutes in total? Answer with the number.`,
-        expected: found,
+        goal: `Somebody tries one serving of every ${cuisine} recipe that is ${diet.toLowerCase()} and takes up to ${time} minutes in total. How many calories do these servings have together? Answer with the number.`,
+        expected: found.reduce((sum, { nutrition }) => sum + nutrition.Calories, 0),
       };
     });
   },
@@ -85,11 +87,12 @@ export const tasks = {
   "recipes-lightest"(world, draw) {
     return until(draw, (draw) => {
       const course = draw.one(COURSES),
-        diet = draw.one(DIETS);
-      const [first, second] = search(world, { course, diets: [diet], sort: "light" });
+        diet = draw.one(DIETS),
+        time = draw.one([45, 60]);
+      const [first, second] = search(world, { course, diets: [diet], time, sort: "light" });
       if (!second || first.nutrition.Calories === second.nutrition.Calories) return null;
       return {
-        goal: `Which ${diet.toLowerCase()} recipe among the ${course.toLowerCase()} has the fewest calories? Answer with its title.`,
+        goal: `Which ${diet.toLowerCase()} recipe among the ${course.toLowerCase()} that takes up to ${time} minutes in total has the fewest calories? Answer with its title.`,
         expected: first.title,
       };
     });

@@ -18,11 +18,11 @@ import {
 } from "/kit/ui.js";
 import {
   COLOURS,
+  KEEPS,
   KIND_TABS,
   NAME,
-  SAFETY,
-  SIZES,
   SPANS,
+  TABS,
   VOTES,
   freshState,
   makeWorld,
@@ -179,7 +179,8 @@ function resultsPage(world, main) {
   const asked = query(),
     q = tidy(asked.q ?? ""),
     type = asked.type ?? "";
-  if (q && state().history[0] !== q) apply("search.note", { q });
+  const { history, settings } = state();
+  if (q && settings.keep && history[0] !== q) apply("search.note", { q });
   const go = (changes) => visit(href("/search/", { ...asked, page: "", ...changes }));
   const kinds = h(
     "nav",
@@ -647,6 +648,14 @@ function historyPage(world, main) {
   return "History";
 }
 
+/** The settings: a title, and how an option is shown. */
+const SETTINGS = {
+  size: ["Results a page", String],
+  safe: ["Safe search", String],
+  tab: ["Open results", (tab) => TABS[Number(tab)]],
+  keep: ["Searches", (keep) => KEEPS[Number(keep)]],
+};
+
 function settingsPage(world, main) {
   const given = { ...state().settings };
   add(
@@ -662,35 +671,17 @@ function settingsPage(world, main) {
           toast("Your settings are saved.");
         },
       },
-      radios({
-        title: "Results a page",
-        name: "size",
-        value: String(given.size),
-        options: SIZES.map(String),
-        onchange: (size) => {
-          given.size = Number(size);
-        },
-      }),
-      radios({
-        title: "Safe search",
-        name: "safe",
-        value: given.safe,
-        options: SAFETY,
-        onchange: (safe) => {
-          given.safe = safe;
-        },
-      }),
-      radios({
-        title: "Open results",
-        name: "tab",
-        value: given.tab ? "new" : "same",
-        options: [
-          { value: "same", text: "In the same tab" },
-          { value: "new", text: "In a new tab" },
-        ],
-        onchange: (tab) => {
-          given.tab = tab === "new";
-        },
+      world.settings.map(([name, options]) => {
+        const [title, shown] = SETTINGS[name];
+        return radios({
+          title,
+          name,
+          value: shown(given[name]),
+          options: options.map(shown),
+          onchange: (text) => {
+            given[name] = options.find((option) => shown(option) === text);
+          },
+        });
       }),
       h("button", { class: "primary", id: "save" }, "Save"),
     ),

@@ -1,11 +1,19 @@
 // The search engine's tasks: each a function of the world and a draw that belongs to the task.
 
 import { same, until } from "/kit/tasks.js";
-import { COLOURS, VOTES, pictures, questionsOf, search } from "/world.js";
+import { COLOURS, KEEPS, SAFETY, SIZES, TABS, VOTES, pictures, questionsOf, search } from "/world.js";
 
 /** A page that a search for its title finds first. */
 const found = (world, draw) =>
   draw.shuffled(world.pages).find((page) => search(world, { q: page.title })[0] === page);
+
+/** The settings: what each may be, and how a goal tells it. */
+const SETTINGS = {
+  size: { options: SIZES, told: (size) => `${size} results a page` },
+  safe: { options: SAFETY, told: (safe) => `safe search "${safe}"` },
+  tab: { options: [false, true], told: (tab) => `opening results "${TABS[Number(tab)]}"` },
+  keep: { options: [false, true], told: (keep) => `searches "${KEEPS[Number(keep)]}"` },
+};
 
 export const tasks = {
   "search-panel"(world, draw) {
@@ -19,9 +27,9 @@ export const tasks = {
 
   "search-count"(world, draw) {
     return until(draw, (draw) => {
-      const subject = draw.one(world.subjects),
+      const { kind } = draw.one(world.subjects),
         mood = draw.one(["quiet", "crowded", "historic", "remote", "budget"]),
-        q = `${subject.place} ${mood}`,
+        q = `${kind.toLowerCase()} ${mood}`,
         results = search(world, { q }).length;
       return results < 3
         ? null
@@ -33,12 +41,19 @@ export const tasks = {
   },
 
   "search-settings"(world, draw) {
-    const size = draw.one([20, 30]),
-      safe = draw.one(["Strict", "Off"]);
+    const begun = Object.fromEntries(
+        Object.entries(SETTINGS).map(([name, { options }]) => [name, draw.one(options)]),
+      ),
+      changed = draw.some(Object.keys(SETTINGS), 3);
+    const wanted = { ...begun };
+    for (const name of changed)
+      wanted[name] = draw.one(SETTINGS[name].options.filter((one) => one !== begun[name]));
+    const told = changed.map((name) => SETTINGS[name].told(wanted[name]));
     return {
-      goal: `In the settings, choose ${size} results a page, safe search "${safe}" and opening results in a new tab. Answer "done" when they are saved.`,
+      goal: `In the settings, choose ${told[0]}, ${told[1]} and ${told[2]}, and leave the rest as it is. Answer "done" when they are saved.`,
+      state: { settings: begun },
       touches: ["settings"],
-      correct: ({ settings }) => settings.size === size && settings.safe === safe && settings.tab,
+      correct: ({ settings }) => Object.keys(SETTINGS).every((name) => settings[name] === wanted[name]),
     };
   },
 
@@ -86,16 +101,16 @@ export const tasks = {
 
   "search-recent"(world, draw) {
     return until(draw, (draw) => {
-      const { place } = draw.one(world.subjects),
+      const q = draw.one(world.subjects).kind.toLowerCase(),
         [days, told] = draw.one([
           [90, "past 3 months"],
           [365, "past year"],
         ]),
-        results = search(world, { q: place, days }).length;
-      return results < 3 || results === search(world, { q: place }).length
+        results = search(world, { q, days }).length;
+      return results < 3 || results === search(world, { q }).length
         ? null
         : {
-            goal: `How many pages about ${place} of the ${told} does a search for that place find? Answer with the number.`,
+            goal: `How many pages of the ${told} does a search for "${q}" find? (Without the quotes.) Answer with the number.`,
             expected: results,
           };
     });
@@ -148,12 +163,12 @@ export const tasks = {
       const { kind } = draw.one(world.subjects),
         [mood, other] = draw.some(["quiet", "crowded", "family", "budget", "historic", "remote"], 2),
         forum = draw.one(["", "news", "forum"]),
-        results = search(world, { q: `"${kind}" ${mood} -${other}`, kind: forum }).length;
-      return results < 3
+        [first, second] = search(world, { q: `"${kind}" ${mood} -${other}`, kind: forum, sort: "date" });
+      return !second || first.day === second.day
         ? null
         : {
-            goal: `How many ${forum === "news" ? "results under News" : forum ? "results under Forums" : "results of all kinds"} hold the exact words "${kind}" and the word "${mood}", but not the word "${other}"? Answer with the number.`,
-            expected: results,
+            goal: `Which is the newest of the results ${forum === "news" ? "under News" : forum ? "under Forums" : "of all kinds"} that hold the exact words "${kind}" and the word "${mood}", but not the word "${other}"? Answer with its title.`,
+            expected: first.title,
           };
     });
   },
@@ -185,8 +200,8 @@ export const tasks = {
         search(world, { q: `"${subject.founder}"`, sort: "date" })[0] !== first
         ? null
         : {
-            goal: `Somebody began the ${subject.name}; the panel of facts beside its results says who. Which page is the newest that the search for the exact name of that person finds, and on which site is it? Answer with the name of the site, such as name.example.`,
-            expected: [first.host, first.host.replace(".example", "")],
+            goal: `Somebody began the ${subject.name}; the panel of facts beside its results says who. Which page is the newest that the search for the exact name of that person finds? Answer with its title.`,
+            expected: first.title,
           };
     });
   },

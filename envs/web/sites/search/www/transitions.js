@@ -42,9 +42,9 @@ export const transitions = {
     now.votes[name] = word;
   },
 
-  "settings.save"(now, { size, safe, tab }) {
-    if (!SIZES.includes(size) || !SAFETY.includes(safe) || typeof tab !== "boolean")
-      throw new Error("no such setting");
-    now.settings = { size, safe, tab };
+  "settings.save"(now, { size, safe, tab, keep }) {
+    if (!SIZES.includes(size) || !SAFETY.includes(safe)) throw new Error("no such setting");
+    if (typeof tab !== "boolean" || typeof keep !== "boolean") throw new Error("no such setting");
+    now.settings = { size, safe, tab, keep };
   },
 };

@@ -138,6 +138,22 @@ const ANGLES = [
   "The {s} in winter",
   "Ten years of the {s}",
   "Volunteers wanted at the {s}",
+  "The {s} before dawn",
+  "A letter from the {s}",
+  "What the {s} costs the town",
+  "The oldest map of the {s}",
+  "Lost and found at the {s}",
+  "Where to eat near the {s}",
+  "The {s} in old postcards",
+  "Who paid for the {s}?",
+  "The {s} seen from the water",
+  "An evening at the {s}",
+  "The first plans of the {s}",
+  "Why the {s} closes early",
+  "The {s} for people in a hurry",
+  "A winter's work at the {s}",
+  "Rumours about the {s}",
+  "The sounds of the {s}",
 ];
 const COUNTS = [
   ["The car park has room for {n} cars", "parking spaces", "How many cars fit in the car park"],
@@ -174,8 +190,11 @@ export const SPANS = [
   ["365", "Past year"],
 ];
 /** What the settings offer, and what may be said of a panel of facts. */
-export const SIZES = [10, 20, 30];
+export const SIZES = [10, 20, 30, 50];
 export const SAFETY = ["Strict", "Moderate", "Off"];
+/** Where results open and what becomes of searches: what a setting is called that is off, and one that is on. */
+export const TABS = ["In the same tab", "In a new tab"];
+export const KEEPS = ["Not kept", "Kept in the history"];
 export const VOTES = ["helpful", "wrong"];
 export const KIND_TABS = [
   ["", "All"],
@@ -192,12 +211,14 @@ export function makeWorld(draw) {
   const subjects = Array.from({ length: SUBJECTS }, (_, index) =>
     makeSubject(draw.fork(`subject/${index}`), names, authors),
   );
+  // How often pages call a place quiet, crowded and so on differs from world to world.
+  const moods = MOODS.map((mood) => [mood, draw.fork(`mood/${mood}`).between(1, 12)]);
   const pages = subjects.flatMap((subject) =>
     draw
       .fork(`angles/${subject.name}`)
       .some(ANGLES, PAGES_EACH)
       .map((angle, at) =>
-        makePage(draw.fork(`${subject.name}/${at}`), subject, angle, at, { today, authors }),
+        makePage(draw.fork(`${subject.name}/${at}`), subject, angle, at, { today, authors, moods }),
       ),
   );
   const pictures = subjects.flatMap((subject) =>
@@ -205,14 +226,21 @@ export function makeWorld(draw) {
       makePicture(draw.fork(`picture/${subject.name}/${at}`), subject, at),
     ),
   );
-  return { today, subjects, pages, pictures, byId: new Map(pages.map((page) => [page.id, page])) };
+  const byId = new Map(pages.map((page) => [page.id, page]));
+  return { today, subjects, pages, pictures, byId, settings: arrange(draw.fork("settings")) };
+}
+
+/** In which order the page of the settings shows them, and the options of each. */
+function arrange(draw) {
+  const options = { size: SIZES, safe: SAFETY, tab: [false, true], keep: [false, true] };
+  return draw.shuffled(Object.entries(options)).map(([name, list]) => [name, draw.shuffled(list)]);
 }
 
 /** What a fresh visitor begins with. */
 export const freshState = () => ({
   history: [],
   saved: [],
-  settings: { size: 10, safe: "Moderate", tab: false },
+  settings: { size: 10, safe: "Moderate", tab: false, keep: true },
   votes: {},
 });
 
@@ -237,14 +265,15 @@ function makeSubject(draw, names, authors) {
   };
 }
 
-function makePage(draw, subject, angle, at, { today, authors }) {
+function makePage(draw, subject, angle, at, { today, authors, moods: frequent }) {
   const host = at < 2 ? draw.one(NEWS) : at < 4 ? draw.one(FORUMS) : draw.one(HOSTS),
     kind = NEWS.includes(host) ? "news" : FORUMS.includes(host) ? "forum" : "page";
   const title = angle.replace("{s}", subject.name),
     figures = draw
       .some(COUNTS, 3)
       .map(([text, term, question]) => ({ term, question, value: draw.between(13, 960), text })),
-    moods = draw.some(MOODS, 2);
+    mood = draw.weighted(frequent),
+    moods = [mood, draw.weighted(frequent.filter(([other]) => other !== mood))];
   const body = [
     `${subject.about} ${draw.one(FILLERS)}`,
     `${figures.map(({ text, value }) => text.replace("{n}", value)).join(". ")}.`,

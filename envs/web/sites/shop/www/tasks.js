@@ -6,7 +6,6 @@ import { address, cardNumber, person } from "/kit/words.js";
 import {
   DEPARTMENTS,
   RETURN_REASONS,
-  department,
   orderNumber,
   orderTotal,
   reviewsOf,
@@ -37,10 +36,10 @@ export const tasks = {
 
   "shop-spec"(world, draw) {
     const product = draw.one(world.products);
-    const [name, value] = draw.one(Object.entries(product.specs).slice(3));
+    const [[one, first], [two, second]] = draw.some(Object.entries(product.specs).slice(1), 2);
     return {
-      goal: `Look up the specifications of the "${product.title}". What is given for "${name}"? Answer with the value only, as it is written there.`,
-      expected: value,
+      goal: `Look up the specifications of the "${product.title}". What is given for "${one}", and what for "${two}"? Answer with both values as they are written there, in this order, with a comma between them.`,
+      expected: `${first}, ${second}`,
     };
   },
 
@@ -86,11 +85,12 @@ export const tasks = {
         rating = draw.one([3, 3.5, 4]);
       const min = Math.round(place.price[0] * draw.decimal(1, 2)),
         max = Math.round(min * draw.decimal(2, 4));
-      const found = search(world, { department: place.id, min, max, rating }).length;
-      if (found < 3 || found === search(world, { department: place.id, min, max }).length) return null;
+      const found = search(world, { department: place.id, min, max, rating });
+      if (found.length < 3 || found.length > 6) return null;
+      if (found.length === search(world, { department: place.id, min, max }).length) return null;
       return {
-        goal: `How many products in the department ${place.name} cost from $${min} to $${max} and have a customer rating of ${rating} or more? Answer with the number.`,
-        expected: found,
+        goal: `How many reviews have been written in total for the products in the department ${place.name} that cost from $${min} to $${max} and have a customer rating of ${rating} or more? Answer with the number.`,
+        expected: found.reduce((sum, { ratings }) => sum + ratings.length, 0),
       };
     });
   },
@@ -104,8 +104,8 @@ export const tasks = {
         .sort((a, b) => b.helpful - a.helpful);
       if (list.length < 3 || list[0].helpful === list[1].helpful) return null;
       return {
-        goal: `Of the reviews with exactly ${rating} stars for the "${product.title}", which one did the most people find helpful? Answer with that review's headline.`,
-        expected: list[0].headline,
+        goal: `Of the reviews with exactly ${rating} stars for the "${product.title}", which one did the most people find helpful? Answer with the full name of the person who wrote it.`,
+        expected: list[0].author,
       };
     });
   },
@@ -175,28 +175,25 @@ export const tasks = {
       const ordered = [...three].sort((a, b) => figure(b.specs[name]) - figure(a.specs[name]));
       if (figure(ordered[0].specs[name]) === figure(ordered[1].specs[name])) return null;
       return {
-        goal: `Compare the specifications of these three: "${three[0].title}", "${three[1].title}" and "${three[2].title}". What is the highest value that any of them has for "${name}"? Answer with that value as it is written there.`,
-        expected: ordered[0].specs[name],
+        goal: `Compare the specifications of these three: "${three[0].title}", "${three[1].title}" and "${three[2].title}". What does the one with the highest value for "${name}" cost? Answer with the price.`,
+        expected: ordered[0].price / 100,
       };
     });
   },
 
   "shop-deals"(world, draw) {
     return until(draw, (draw) => {
-      const deals = world.products.filter((product) => product.was);
-      const low = draw.one([20, 30, 50, 80]);
-      const [first, second] = deals
-        .filter((product) => product.was - product.price <= low * 100)
-        .sort((a, b) => b.was - b.price - (a.was - a.price));
-      if (!second || first.was - first.price === second.was - second.price) return null;
-      const place = department(first.department);
-      const there = deals
-        .filter((product) => product.department === place.id)
-        .sort((a, b) => b.was - b.price - (a.was - a.price));
-      if (there.length < 4 || there[0].was - there[0].price === there[1].was - there[1].price) return null;
+      const place = draw.one(DEPARTMENTS),
+        max = Math.round(place.price[0] + (place.price[1] - place.price[0]) * draw.decimal(0.05, 0.6, 2));
+      const saved = ({ was, price }) => was - price;
+      const deals = world.products
+        .filter((product) => product.was && product.department === place.id)
+        .sort((a, b) => saved(b) - saved(a));
+      const [first, second] = deals.filter(({ price }) => price <= max * 100);
+      if (deals.length < 4 || !second || saved(first) === saved(second) || first === deals[0]) return null;
       return {
-        goal: `On the page with all deals, look at the offers for ${place.name.toLowerCase()}. Which of them has come down by the most dollars from its old price? Answer with its full name.`,
-        expected: there[0].title,
+        goal: `On the page with all deals, look at the offers for ${place.name.toLowerCase()} that now cost at most $${max}. Which of them has come down by the most dollars from its old price? Answer with its full name.`,
+        expected: first.title,
       };
     });
   },

@@ -9,6 +9,7 @@ const versus = (world, match) => {
   const [home, away] = names(world, match);
   return `"${home}" against "${away}" on ${dates.long(match.date)}`;
 };
+const SCORER_PLACES = ["first", "second", "third", "fourth", "fifth"];
 const played = (world) => world.matches.filter((match) => match.played);
 
 export const tasks = {
@@ -49,28 +50,31 @@ export const tasks = {
   "sports-points"(world, draw) {
     return until(draw, (draw) => {
       const league = draw.one(LEAGUES),
-        row = draw.one(tableOf(world, league.id));
+        [one, two] = draw.some(tableOf(world, league.id), 2);
       return {
-        goal: `How many points has "${row.team.name}" in the table of the ${league.name}? Answer with the number.`,
-        expected: row.points,
+        goal: `How many points have "${one.team.name}" and "${two.team.name}" together in the table of the ${league.name}? Answer with the number.`,
+        expected: one.points + two.points,
       };
     });
   },
 
   "sports-top-scorer"(world, draw) {
-    // In about one world of 1,200 two players share the lead in every league.
-    const led = LEAGUES.filter(({ id }) => {
-      const [first, second] = scorersOf(world, id);
-      return first.goals > second.goals;
+    // Players with the same number of goals have no place of their own. In a few worlds there are such on all places.
+    const asked = LEAGUES.flatMap((league) => {
+      const list = scorersOf(world, league.id);
+      return SCORER_PLACES.map((told, at) => ({
+        league,
+        told,
+        player: list[at].player,
+        alone: list.filter(({ goals }) => goals === list[at].goals).length === 1,
+      }));
     });
-    return until(draw, (draw) => {
-      const league = draw.one(LEAGUES);
-      if (led.length && !led.includes(league)) return null;
-      return {
-        goal: `Who leads the list of top scorers in the ${league.name}? ${led.length ? "" : "Players with the same number of goals are listed in alphabetical order. "}Answer with the full name.`,
-        expected: scorersOf(world, league.id)[0].player,
-      };
-    });
+    const unshared = asked.filter(({ alone }) => alone),
+      { league, told, player } = draw.one(unshared.length ? unshared : asked);
+    return {
+      goal: `Who is ${told} in the list of top scorers in the ${league.name}? ${unshared.length ? "" : "Players with the same number of goals are listed in alphabetical order. "}Answer with the full name.`,
+      expected: player,
+    };
   },
 
   "sports-away"(world, draw) {
@@ -90,7 +94,7 @@ export const tasks = {
     return until(draw, (draw) => {
       const match = draw.one(played(world)),
         side = draw.below(2),
-        stat = draw.one(["Possession (%)", "Shots", "Fouls", "Corners"]);
+        stat = draw.one(["Possession (%)", "Shots", "Fouls", "Passes"]);
       return {
         goal: `Look at the statistics of the match of ${versus(world, match)}. What is given for "${stat}" of "${names(world, match)[side]}"? Answer with the number.`,
         expected: match.stats[stat][side],
@@ -124,17 +128,24 @@ export const tasks = {
   },
 
   "sports-unfollow"(world, draw) {
-    const league = draw.one(LEAGUES),
-      gone = draw.some(
-        world.teams.filter((team) => team.league === league.id),
-        2,
-      ),
-      kept = draw.some(
-        world.teams.filter((team) => team.league !== league.id),
-        3,
-      );
+    const leagues = draw.some(LEAGUES, draw.between(1, 2)),
+      stays = draw.chance(),
+      isNamed = ({ league }) => leagues.some(({ id }) => id === league);
+    // One team of each league that the goal names, and others.
+    const named = leagues.map(({ id }) => draw.one(world.teams.filter((team) => team.league === id)));
+    const [gone, kept] = [true, false].map((leaves) => {
+      const count = leaves ? draw.between(2, 3) : draw.between(3, 5);
+      if (leaves === stays)
+        return draw.some(
+          world.teams.filter((team) => !isNamed(team)),
+          count,
+        );
+      const more = world.teams.filter((team) => isNamed(team) && !named.includes(team));
+      return [...named, ...draw.some(more, count - named.length)];
+    });
+    const told = leagues.map(({ name }) => `the ${name}`).join(" and ");
     return {
-      goal: `Stop following all teams of the ${league.name} and keep the others. Answer "done" at the end.`,
+      goal: `${stays ? `Of the teams that are followed, keep those of ${told} and stop following all others.` : `Stop following all teams of ${told} and keep the others.`} Answer "done" at the end.`,
       state: { follows: draw.shuffled([...gone, ...kept]).map(({ id }) => id) },
       touches: ["follows"],
       correct: ({ follows }) =>

@@ -133,7 +133,8 @@ export function makeWorld(draw) {
     const own = draw.fork(league.id);
     const clubs = league.towns.map((town) => makeTeam(league, town, own.fork(town), used));
     teams.push(...clubs);
-    matches.push(...makeSeason(league, clubs, own.fork("season"), today));
+    // Who meets whom on which day differs from world to world.
+    matches.push(...makeSeason(league, own.fork("order").shuffled(clubs), own.fork("season"), today));
   }
   matches.sort((a, b) =>
     a.date === b.date
@@ -192,7 +193,7 @@ function makeTeam(league, town, draw, used) {
     seats: draw.between(60, 480) * 100,
     founded: draw.between(1884, 1969),
     coach: `${draw.one(FIRST)} ${draw.one(LAST)}`,
-    strength: draw.decimal(0.7, 1.5, 2),
+    strength: draw.decimal(0.5, 1.6, 2),
     squad,
   };
 }
@@ -264,6 +265,7 @@ function play(home, away, draw) {
       "Possession (%)": [share, 100 - share],
       Shots: pair(4, 24),
       "Shots on target": pair(1, 9),
+      Passes: pair(180, 690),
       Corners: pair(1, 13),
       Fouls: pair(5, 19),
       "Yellow cards": pair(0, 5),
