@@ -144,6 +144,14 @@ def check_line(line, attempts):
     }
     for name, count in counts.items():
         assert line[name] == count, f"{where}: {name} is {line[name]}, not {count}"
+    solved = sum(int(row["score"]["success"]) for row in decided)
+    for name, zeros in {
+        "success_lost_as_zero": len(slots - with_reward),
+        "success_failed_as_zero": sum(failed.values()),
+    }.items():
+        trials = len(decided) + zeros
+        got, want = line[name], solved / trials if trials else None
+        assert got == want or abs(got - want) < 1e-12, f"{where}: {name} is {got}, not {want}"
 
     def by_task(found, value):
         tasks = collections.defaultdict(list)

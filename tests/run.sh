@@ -196,7 +196,7 @@ computing_tests() {
   local names
   names=$(other_tests)
   part "tests without browsers"
-  export FURROW_FUZZ_SECONDS=${FURROW_FUZZ_SECONDS:-10}
+  export FURROW_FUZZ_SECONDS=${FURROW_FUZZ_SECONDS:-4}
   # shellcheck disable=SC2086
   tests_to .cache/tests.log --lib --bin furrow --bin furrow-bench $(printf -- '--test=%s ' $names)
   part "tests in the documentation"

@@ -5,6 +5,8 @@
 //! reads jobs.
 
 mod animation;
+mod attack;
+mod blind;
 mod budget;
 mod command_line;
 mod commands;

@@ -107,9 +107,22 @@ impl ItemProgress {
         Self { what, done: 0, total, bar, last_report: Instant::now() }
     }
 
+    /// Raises the total by items that were not foreseen.
+    pub(crate) fn expect_more(&mut self, items: u64) {
+        self.total += items;
+        if let Some(bar) = &self.bar {
+            bar.set_length(self.total);
+        }
+    }
+
     /// Counts one finished item.
     pub(crate) fn step(&mut self) {
-        self.done += 1;
+        self.advance(1);
+    }
+
+    /// Counts several finished items.
+    pub(crate) fn advance(&mut self, items: u64) {
+        self.done += items;
         match &self.bar {
             Some(bar) => bar.set_position(self.done),
             None if self.last_report.elapsed() >= LINE_EVERY => {

@@ -64,10 +64,14 @@ pub(crate) struct ProofPlan<'a> {
 
 /// How a followed demonstration ended.
 #[derive(Debug)]
-struct DemonstrationRun {
-    end: EndKind,
-    answer: Option<String>,
-    steps: u32,
+pub(crate) struct DemonstrationRun {
+    pub end: EndKind,
+    pub answer: Option<String>,
+    pub steps: u32,
+    /// The last hint as its script returned it.
+    pub last_hint: String,
+    /// The actions as they were executed, the answer included.
+    pub actions: Vec<Action>,
     /// The last hints, cut to a readable length.
     last: VecDeque<String>,
 }
@@ -178,7 +182,7 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Environment, proof: &mut TaskP
     if !proof.is_demonstrated {
         return Ok(());
     }
-    let DemonstrationRun { end, answer, steps, last } = follow(stage, &goal, &spec.task).await?;
+    let DemonstrationRun { end, answer, steps, last, .. } = follow(stage, &goal, &spec.task).await?;
     proof.steps = steps;
     let mut evidence = stage.evidence().await.ok_or("the last page gives no evidence")?;
     evidence.answer.clone_from(&answer);
@@ -197,8 +201,17 @@ async fn examine(spec: &TaskSpec, stage: &mut dyn Environment, proof: &mut TaskP
 }
 
 /// Follows the demonstration until it answers, the page is done, or the steps are used up.
-async fn follow(stage: &mut dyn Environment, goal: &str, task: &Task) -> Result<DemonstrationRun, String> {
+pub(crate) async fn follow(
+    stage: &mut dyn Environment,
+    goal: &str,
+    task: &Task,
+) -> Result<DemonstrationRun, String> {
     let mut last = VecDeque::new();
+    let mut last_hint = String::new();
+    let mut actions = Vec::new();
+    let ended = |end, answer, actions: Vec<Action>, last_hint, last| {
+        Ok(DemonstrationRun { end, answer, steps: actions.len() as u32, last_hint, actions, last })
+    };
     for step in 0..task.max_steps {
         // A trajectory observes before each step, which also detects new tabs.
         stage.observe().await.map_err(|error| error.to_string())?;
@@ -211,25 +224,27 @@ async fn follow(stage: &mut dyn Environment, goal: &str, task: &Task) -> Result<
                 .as_ref()
                 .map_or("null".to_owned(), |hint_text| hint_text.json.chars().take(200).collect()),
         );
+        last_hint = hint_text.as_ref().map_or_else(String::new, |hint| hint.json.clone());
         let read = hint_text.map(|hint_text| hint::read(&hint_text.json)).transpose()?;
         let action = read.flatten().map_or(Action::Wait { seconds: 1 }, |(action, _)| action);
+        actions.push(action.clone());
         if let Action::Answer { content } = action {
-            return Ok(DemonstrationRun {
-                end: EndKind::Answered,
-                answer: Some(content),
-                steps: step + 1,
-                last,
-            });
+            return ended(EndKind::Answered, Some(content), actions, last_hint, last);
         }
-        let outcome = stage.act(&action).await.map_err(|error| format!("step {step}: {error}"))?;
-        stage.settle(outcome).await.map_err(|error| format!("step {step}: {error}"))?;
-        let probe = stage.probe().await.map_err(|error| format!("step {step}: {error}"))?;
-        let says = probe.and_then(|json| serde_json::from_str::<Value>(&json).ok());
-        if says.is_some_and(|says| says["done"] == Value::Bool(true)) {
-            return Ok(DemonstrationRun { end: EndKind::Done, answer: None, steps: step + 1, last });
+        if execute(stage, &action).await.map_err(|error| format!("step {step}: {error}"))? {
+            return ended(EndKind::Done, None, actions, last_hint, last);
         }
     }
-    Ok(DemonstrationRun { end: EndKind::MaxSteps, answer: None, steps: task.max_steps, last })
+    ended(EndKind::MaxSteps, None, actions, last_hint, last)
+}
+
+/// Executes an action, waits until the page is quiet, and asks whether the task is over.
+pub(crate) async fn execute(stage: &mut dyn Environment, action: &Action) -> Result<bool, EnvironmentError> {
+    let outcome = stage.act(action).await?;
+    stage.settle(outcome).await?;
+    let probe = stage.probe().await?;
+    let says = probe.and_then(|json| serde_json::from_str::<Value>(&json).ok());
+    Ok(says.is_some_and(|says| says["done"] == Value::Bool(true)))
 }
 
 /// What the scorer looks up and cannot find on any page: a selector or an expression with a mistake
@@ -253,9 +268,9 @@ fn broken_queries(idle: &Evidence) -> Vec<String> {
 /// The ways to earn a reward on the untouched page.
 fn earned_for_nothing(scorer: &Scorer, idle: &Evidence, goal: &str, task: &Task, seed: u64) -> Vec<String> {
     let earns = |answer: Option<String>| {
-        let end = if answer.is_some() { EndKind::Answered } else { EndKind::MaxSteps };
+        // An end that pays, whether or not there is an answer.
+        let facts = EndFacts { end: EndKind::Answered, steps: 0, max_steps: task.max_steps };
         let evidence = Evidence { answer, ..idle.clone() };
-        let facts = EndFacts { end, steps: 0, max_steps: task.max_steps };
         scorer.score(&evidence, &facts).is_ok_and(|score| score.reward.is_some_and(|reward| reward > 0.0))
     };
     let mut problems = Vec::new();
@@ -301,7 +316,7 @@ fn guesses(seed: u64) -> Vec<String> {
 }
 
 /// Seeds spread over the range that a sampler draws from, the same on every machine.
-fn case_seed(name: &str, index: u64) -> u64 {
+pub(crate) fn case_seed(name: &str, index: u64) -> u64 {
     let sum = name
         .bytes()
         .fold(index.wrapping_add(1), |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));

@@ -457,3 +457,21 @@ pub(crate) fn free_port() -> SocketAddr {
 pub(crate) fn pause() {
     std::thread::sleep(Duration::from_millis(20));
 }
+
+/// Directory of the suites.
+pub(crate) fn envs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("envs")
+}
+
+/// Copies a folder with all that is in it.
+pub(crate) fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (path, to) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).unwrap();
+        if path.is_dir() {
+            copy(&path, &to);
+        } else {
+            fs::copy(&path, to).unwrap();
+        }
+    }
+}

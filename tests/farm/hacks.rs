@@ -3,29 +3,11 @@
 //! nothing that a policy could not do.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use furrow_records::DataSet;
 use serde_json::{Value, json};
 
-use crate::farm::{browser_setting, furrow};
-
-/// Directory of the suites.
-fn envs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("envs")
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let (path, to) = entry.map(|entry| (entry.path(), to.join(entry.file_name()))).unwrap();
-        if path.is_dir() {
-            copy(&path, &to);
-        } else {
-            fs::copy(&path, to).unwrap();
-        }
-    }
-}
+use crate::farm::{browser_setting, copy, envs, furrow};
 
 /// Runs a command in a directory; returns its exit status and the last JSON value it printed.
 #[track_caller]
@@ -55,45 +37,6 @@ fn run(folder: &Path, sources: &str) -> (Value, Value) {
     let rewards: serde_json::Map<_, _> =
         summary["tasks"].as_array().unwrap().iter().filter_map(line).collect();
     (rewards.into(), summary["ends"].clone())
-}
-
-/// Signs in, with a target in the URL: a script that replaces the page's own report.
-const SCRIPT_IN_NEXT: &str = r#"
-const page = "/login/?next=javascript:void(window.furrow={probe:()=>({done:false,correct:true,expected:'1'})})";
-const [, name, password] = goal.match(/(?:Sign in as|with the email) (\S+) (?:with|and) the password (\S+?)\.? /);
-if (!memory.gone) {
-  keep({ gone: true });
-  return { action: "goto", url: `http://${location.hostname}${page}` };
-}
-if (!at("/login/")) return answer("1");
-return fillIn(location.hostname.startsWith("code.") ? { user: name, password } : { email: name, password }) ?? answer("1");
-"#;
-
-#[test]
-fn a_script_in_an_address_is_not_run_by_a_site() {
-    let folder = tempfile::tempdir().unwrap();
-    let suite = folder.path().join("web");
-    copy(&envs().join("web/shared"), &suite.join("shared"));
-    fs::copy(envs().join("web/solve.js"), suite.join("solve.js")).unwrap();
-    for site in ["code", "shop"] {
-        copy(&envs().join("web/sites").join(site), &suite.join("sites").join(site));
-        fs::write(suite.join("sites").join(site).join("solve.js"), SCRIPT_IN_NEXT).unwrap();
-    }
-    let tasks = ["code-comment", "code-report", "code-triage", "shop-unsteady"];
-    let sources = format!("[[tasks.source]]\nsuite = \"web\"\npath = \"web\"\ninclude = {tasks:?}\n");
-    let (rewards, ends) = run(folder.path(), &sources);
-    // Signed in, and nothing else done.
-    let want: serde_json::Map<_, _> = tasks.iter().map(|task| ((*task).to_owned(), json!(0.0))).collect();
-    assert_eq!(rewards, Value::from(want), "{ends:#}");
-    assert_eq!((ends.as_array().unwrap().len(), &ends[0]["end"]), (1, &json!("answered")), "{ends:#}");
-    for record in DataSet::open(&folder.path().join("run")).unwrap().trajectories() {
-        let record = record.unwrap();
-        let evidence = record.ending.evidence.unwrap();
-        let probe: Value = serde_json::from_str(&evidence.probe_json.unwrap()).unwrap();
-        assert!(probe["state"]["user"].is_string(), "the redirect to `next` did not happen: {probe:#}");
-        let home = if record.task.task_id.starts_with("shop") { "/account/" } else { "/" };
-        assert!(evidence.url.as_deref().is_some_and(|url| url.ends_with(home)), "{:?}", evidence.url);
-    }
 }
 
 /// Ways to the browser's error page, one per task of the starter pages: the action of each step.

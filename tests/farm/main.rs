@@ -9,8 +9,10 @@
     reason = "prints seeds, kills and the checker's counts"
 )]
 
+mod attacks;
 mod back_ends;
 mod backup;
+mod blind;
 mod broken_weights;
 mod command_line;
 mod crash_points;

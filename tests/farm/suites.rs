@@ -14,7 +14,7 @@ const PAGES: &str = r#"{"task_id":"judged","start_url":"read-and-answer.html","s
 {"task_id":"priced","start_url":"click.html","score":{"kind":"step_penalty","of":{"kind":"probe"},"per_step":0.25}}
 "#;
 
-const LINES: &str = r#"{"task_id":"look","goal":"Look at the page.","start_url":"http://hand.test/click.html","max_steps":2,"score":{"kind":"all","of":[{"kind":"url","host":"hand.test"},{"kind":"not","of":{"kind":"url","path":"/type.html"}}]}}
+const LINES: &str = r#"{"task_id":"look","goal":"Look at the page.","start_url":"http://hand.test/click.html","max_steps":2,"ends":["max_steps"],"score":{"kind":"all","of":[{"kind":"url","host":"hand.test"},{"kind":"not","of":{"kind":"url","path":"/type.html"}}]}}
 {"task_id":"say","goal":"Say 7.","start_url":"http://hand.test/click.html","max_steps":2,"score":{"kind":"answer","match":"number","value":7}}
 "#;
 

@@ -19,6 +19,7 @@ const DEMONSTRATIONS = [
   "envs/miniwob/solve/*.js",
   PRELUDE,
   "envs/web/sites/*/solve.js",
+  "tests/attacks/*.js",
 ];
 // What a MiniWoB++ page declares.
 const MINIWOB = [
@@ -59,7 +60,7 @@ export default defineConfig([
   { files: ["**/*.mjs"], languageOptions: { sourceType: "module", globals: globals.node } },
   // Functions that the worker calls in a page.
   {
-    files: ["crates/env/src/chromium/*.js"],
+    files: ["crates/env/src/chromium/*.js", "crates/furrow/blind/*.js"],
     languageOptions: { sourceType: "script" },
     rules: { "no-unused-vars": ["error", { vars: "local" }] },
   },
@@ -98,6 +99,11 @@ export default defineConfig([
   {
     files: ["envs/web/sites/*/solve.js"],
     languageOptions: { globals: readonly("template", ...declared) },
+  },
+  // What an attack begins with: the same, and the site's demonstration as a function.
+  {
+    files: ["tests/attacks/*.js"],
+    languageOptions: { globals: readonly("demonstrate", ...declared) },
   },
 
   {

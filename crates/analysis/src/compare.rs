@@ -11,7 +11,8 @@ use std::path::Path;
 use furrow_records::RecordsError;
 use serde::Serialize;
 
-use crate::evaluate::{AttemptResult, EvaluationQuery, TaskAttempt, attempts};
+use crate::attempt::{AttemptResult, TaskAttempt};
+use crate::evaluate::{EvaluationQuery, attempts};
 use crate::statistics::{Estimate, TaskShare, TermKind, estimate, wilson};
 
 /// How the second of two runs differs from the first.
@@ -196,6 +197,7 @@ mod tests {
     fn tries(task: &str, definition: u8, results: &[(f64, bool)]) -> Vec<TaskAttempt> {
         let attempt = |&(reward, solved): &(f64, bool)| TaskAttempt {
             suite: "web".into(),
+            suite_version: String::new(),
             task_id: task.into(),
             site: String::new(),
             difficulty: None,

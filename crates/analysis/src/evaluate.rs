@@ -15,49 +15,18 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::attempt::{AttemptResult, TaskAttempt};
 use crate::reasons::{FailureReason, ReasonTally};
 use crate::statistics::{Estimate, TaskShare, TermKind, estimate, pass_at_k};
-
-/// One attempt at a task, as the metrics use it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TaskAttempt {
-    /// Suite of the task.
-    pub suite: String,
-    /// Id of the task, unique within its suite.
-    pub task_id: String,
-    /// Site of the task: the name in its file, else the host of its start page.
-    pub site: String,
-    /// Difficulty in the task's file.
-    pub difficulty: Option<String>,
-    /// Hash of the task's definition.
-    pub definition: [u8; 32],
-    /// Seed of the draw: attempts at one task under one seed are attempts at one problem.
-    pub seed: u64,
-    /// Its slot: the unit that is retried after a failure of the farm.
-    pub slot: String,
-    /// What it counts as: a reward with or without success, or a failure of the farm.
-    pub verdict: AttemptResult,
-}
-
-/// Result of an attempt.
-#[derive(Debug, Clone, PartialEq)]
-pub enum AttemptResult {
-    /// A scorer received its evidence.
-    Scored {
-        /// The reward it earned.
-        reward: f64,
-        /// Whether the task counts as solved; `None` where the scorer does not decide.
-        success: Option<bool>,
-    },
-    /// The farm failed, with this end.
-    Failed(String),
-}
+use crate::suite_versions::{MixedSuite, is_of_version, separate};
 
 /// Parameters of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EvaluationQuery {
     /// Only tasks of this split; empty for all.
     pub split: String,
+    /// Only tasks of suites whose version begins with these digits; empty for all.
+    pub suite_version: String,
     /// The values of k for pass@k; empty for 1, 2, 4, … up to the most attempts at one problem.
     pub k: Vec<u64>,
     /// Seed of the bootstraps.
@@ -71,8 +40,11 @@ pub struct EvaluationReport {
     pub version: u64,
     /// The policy that acted.
     pub policy: ActingPolicy,
-    /// All attempts first, then by suite, by site and by difficulty.
+    /// All attempts first, then by suite, by site and by difficulty. Where a suite has several
+    /// versions, each is a suite of its own, and no line is over all attempts.
     pub lines: Vec<EvaluationLine>,
+    /// The suites that have several versions.
+    pub mixed_suites: Vec<MixedSuite>,
     /// The attempts of split `eval`, in order of the policy versions that made them; empty where
     /// none has a version.
     pub versions: Vec<VersionLine>,
@@ -151,6 +123,11 @@ pub struct EvaluationLine {
     pub failed: BTreeMap<String, u64>,
     /// Slots without any reward, which the rates cannot include.
     pub lost_slots: u64,
+    /// The success rate if each of those slots had not been solved.
+    pub success_lost_as_zero: Option<f64>,
+    /// The success rate if no attempt at which the farm failed had solved its task, those that were
+    /// tried again included: what a policy that chose to fail would have earned.
+    pub success_failed_as_zero: Option<f64>,
 }
 
 /// The probability that one of k attempts solves a problem.
@@ -214,12 +191,15 @@ pub fn evaluate(dir: &Path, question: &EvaluationQuery) -> Result<EvaluationRepo
     let reader = AttemptReader::read(&set, question)?;
     let version = set.snapshot().version();
     let versions = reader.versions(question);
-    let AttemptReader { attempts, policy, reasons, .. } = reader;
+    let AttemptReader { attempts, policy, reasons, mixed, .. } = reader;
+    let mut lines = evaluation_lines(&attempts, question);
+    lines.retain(|line| line.by != LineGrouping::All || mixed.is_empty());
     Ok(EvaluationReport {
         version,
         policy: policy.with_fixed(),
-        lines: evaluation_lines(&attempts, question),
-        versions,
+        lines,
+        versions: if mixed.is_empty() { versions } else { Vec::new() },
+        mixed_suites: mixed,
         failure_reasons: reasons.most_frequent(),
         expired: set.snapshot().expired_rows(Table::Trajectories),
     })
@@ -280,6 +260,7 @@ struct AttemptReader {
     evaluated: BTreeMap<String, EvaluatedGroup>,
     known: HashMap<(String, String), TaskDefinition>,
     reasons: ReasonTally,
+    mixed: Vec<MixedSuite>,
 }
 
 #[derive(Default)]
@@ -292,6 +273,7 @@ struct EvaluatedGroup {
 #[derive(Clone)]
 struct TaskDefinition {
     text: String,
+    suite_version: String,
     site: String,
     difficulty: Option<String>,
     definition: [u8; 32],
@@ -301,12 +283,20 @@ impl AttemptReader {
     fn read(set: &DataSet, question: &EvaluationQuery) -> Result<Self, RecordsError> {
         let mut reader = Self::default();
         for batch in set.rows::<AttemptRow>(Table::Trajectories) {
-            batch?.iter().filter(|row| question.includes_split(&row.split)).for_each(|row| reader.add(row));
+            let rows = batch?;
+            for row in rows.iter().filter(|row| question.includes_split(&row.split)) {
+                reader.add(row, &question.suite_version);
+            }
         }
+        reader.mixed = separate(&mut reader.attempts);
         Ok(reader)
     }
 
-    fn add(&mut self, row: &AttemptRow) {
+    fn add(&mut self, row: &AttemptRow, suite_version: &str) {
+        let attempt = self.attempt(row);
+        if !is_of_version(&attempt, suite_version) {
+            return;
+        }
         self.policy.add(row);
         if row.status == "failed" {
             self.reasons.add(&row.end, &row.failure_reason);
@@ -319,6 +309,10 @@ impl AttemptReader {
             let version = row.policy_version_max;
             group.version = if is_scored { version.or(group.version) } else { group.version.or(version) };
         }
+        self.attempts.push(attempt);
+    }
+
+    fn attempt(&mut self, row: &AttemptRow) -> TaskAttempt {
         let key = (row.suite.clone(), row.task_id.clone());
         let known = match self.known.get(&key) {
             Some(known) if known.text == row.task_json => known.clone(),
@@ -328,8 +322,9 @@ impl AttemptReader {
                 known
             }
         };
-        self.attempts.push(TaskAttempt {
+        TaskAttempt {
             suite: row.suite.clone(),
+            suite_version: known.suite_version,
             task_id: row.task_id.clone(),
             site: known.site,
             difficulty: known.difficulty,
@@ -337,7 +332,7 @@ impl AttemptReader {
             seed: row.task.seed,
             slot: format!("{} {}", row.group_id, row.sample_index),
             verdict: row.verdict(),
-        });
+        }
     }
 
     /// Metrics of each evaluated version: a group of an evaluation belongs to one version.
@@ -379,7 +374,9 @@ impl TaskDefinition {
             _ => None,
         };
         let site = line["web_name"].as_str().map_or_else(|| host(&row.task.start_url), str::to_owned);
-        Self { text: row.task_json.clone(), site, difficulty, definition: definition(row) }
+        let suite_version = line["suite_version"].as_str().unwrap_or_default().to_owned();
+        let definition = definition(row);
+        Self { text: row.task_json.clone(), suite_version, site, difficulty, definition }
     }
 }
 
@@ -479,6 +476,10 @@ fn line(
     }
     let shares = |of: &BTreeMap<_, TaskShare>| of.values().copied().collect::<Vec<_>>();
     let terms = |of: &BTreeMap<_, TaskShare>| of.values().map(|share| share.count as u64).sum();
+    let lost_slots = (slots.len() - scored_slots.len()) as u64;
+    let solved: f64 = successes.values().map(|share| share.sum).sum();
+    let known = terms(&successes);
+    let with_zeros = |zeros: u64| (known + zeros > 0).then(|| solved / (known + zeros) as f64);
     let variant = digest(definitions.iter().map(|(_, definition)| &definition[..]));
     EvaluationLine {
         by,
@@ -488,12 +489,14 @@ fn line(
         tasks: definitions.iter().map(|(task, _)| task).collect::<BTreeSet<_>>().len() as u64,
         problems: problems.len() as u64,
         scored: terms(&rewards),
-        success_known: terms(&successes),
+        success_known: known,
         success: estimate(&shares(&successes), TermKind::Trials, question.seed),
         reward: estimate(&shares(&rewards), TermKind::Numbers, question.seed),
         pass: pass_rates(&problems, question),
+        success_lost_as_zero: with_zeros(lost_slots),
+        success_failed_as_zero: with_zeros(failed.values().sum()),
         failed,
-        lost_slots: (slots.len() - scored_slots.len()) as u64,
+        lost_slots,
     }
 }
 
@@ -554,6 +557,7 @@ mod tests {
             };
             TaskAttempt {
                 suite: "web".into(),
+                suite_version: fields.get(4).copied().unwrap_or_default().into(),
                 task_id: fields[0].into(),
                 site: site.into(),
                 difficulty: Some(if task == "hard" { "hard" } else { "easy" }.into()),
@@ -587,7 +591,27 @@ mod tests {
         assert_eq!(all.failed, BTreeMap::from([("page_crash".to_owned(), 3)]));
         // The second slot of b and the only one of c; d was retried.
         assert_eq!(all.lost_slots, 2);
+        assert_eq!(all.success_lost_as_zero, Some(2.0 / 5.0));
+        assert_eq!(all.success_failed_as_zero, Some(2.0 / 6.0));
         assert_eq!(all.success.unwrap().interval.unwrap().method, IntervalMethod::Wilson);
+    }
+
+    #[test]
+    fn versions_of_a_suite_are_kept_apart() {
+        let rows = ["shop/a 1 0 1 aa11", "shop/a 1 0 0 aa11", "shop/a 1 0 1 bb22", "shop/a 1 0 1"];
+        let mut mixed = attempts(&rows);
+        let found = separate(&mut mixed);
+        let versions = [("aa11", 2), ("bb22", 1), ("unnamed", 1)].map(|(name, n)| (name.to_owned(), n));
+        assert_eq!(found, [MixedSuite { suite: "web".into(), versions: versions.into() }]);
+        let lines = evaluation_lines(&mixed, &EvaluationQuery::default());
+        let suites: Vec<_> = lines.iter().filter(|line| line.by == LineGrouping::Suite).collect();
+        let got: Vec<_> = suites.iter().map(|line| (&*line.suite, line.success.unwrap().value)).collect();
+        assert_eq!(got, [("web@aa11", 0.5), ("web@bb22", 1.0), ("web@unnamed", 1.0)]);
+        let wanted = |digits| mixed.iter().filter(|attempt| is_of_version(attempt, digits)).count();
+        assert_eq!((wanted(""), wanted("aa"), wanted("bb22"), wanted("cc")), (4, 2, 1, 0));
+        let mut alike = attempts(&rows[..2]);
+        assert_eq!(separate(&mut alike), []);
+        assert_eq!(alike[0].suite, "web", "a single version needs no name");
     }
 
     #[test]

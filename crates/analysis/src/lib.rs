@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+mod attempt;
 mod compare;
 mod evaluate;
 mod inspect;
@@ -15,13 +16,15 @@ mod reasons;
 mod sizes;
 mod statistics;
 mod success;
+mod suite_versions;
 mod timing;
 pub mod view;
 
+pub use attempt::{AttemptResult, TaskAttempt};
 pub use compare::{ComparisonVerdict, RunComparison, TaskDifference, TaskResult, compare, compare_runs};
 pub use evaluate::{
-    ActingPolicy, AttemptResult, EvaluationLine, EvaluationQuery, EvaluationReport, LineGrouping, PassAtK,
-    TaskAttempt, VersionLine, evaluate,
+    ActingPolicy, EvaluationLine, EvaluationQuery, EvaluationReport, LineGrouping, PassAtK, VersionLine,
+    evaluate,
 };
 pub use inspect::{DataSetSummary, EndLine, RewardLine, ShardGap, TableTotals, TimeLine, inspect};
 pub use kept::{KeptLine, KeptReport, kept};
@@ -32,3 +35,4 @@ pub use statistics::{
     pass_at_k, wilson,
 };
 pub use success::{SuccessCounts, success_counts};
+pub use suite_versions::MixedSuite;

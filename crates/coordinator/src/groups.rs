@@ -301,6 +301,8 @@ mod tests {
             (ContextFull, false, true, ContextFull, FaultOwner::Policy),
             (Unparsable, false, true, Unparsable, FaultOwner::Policy),
             (OffListNavigation, false, true, OffListNavigation, FaultOwner::Policy),
+            (MaxTime, false, true, MaxTime, FaultOwner::Policy),
+            (ScriptLoop, false, true, ScriptLoop, FaultOwner::Policy),
             (Answered, false, false, PageCrash, FaultOwner::Farm),
             (MaxSteps, true, false, PageCrash, FaultOwner::Farm),
             (PageHang, false, true, PageHang, FaultOwner::Farm),

@@ -208,7 +208,7 @@ fn sampled_task(spec: &TaskSpec, seed: u64, chance: Option<f64>) -> SampledTask 
         task_id: spec.task.task_id.clone(),
         split: spec.task.split,
         seed: spec.with_seed(seed).seed,
-        task_json: spec.json.clone(),
+        task_json: spec.record(),
         chance,
     }
 }

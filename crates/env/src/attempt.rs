@@ -4,26 +4,25 @@
 //! probe → record, step by step, until something ends it. `run` applies the worker's signals and
 //! the time limit; `close` gathers the evidence and reports the end.
 
+mod recorder;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use furrow_rollout::{
-    Action, Assignment, DownloadReport, EndKind, EnvWorker, Evidence, Id, LeaseProof, Observation, Outcome,
-    OutcomeName, PolicyReply, Task, TimeCause, TimeSplit, TrajectoryAncestry, TrajectoryEnding,
+    Action, ActionHint, Assignment, DownloadReport, EndKind, EnvWorker, Evidence, Id, Observation, Outcome,
+    OutcomeName, PolicyReply, Task, TimeCause, TimeSplit, TrajectoryEnding,
 };
 use furrow_telemetry::{
-    PageCrashed, PageHung, SessionAccount, StepAcknowledged, TimeSource, TrajectoryAbandoned,
-    TrajectoryAcknowledged, TrajectoryStarted,
+    PageCrashed, PageHung, SessionAccount, TimeSource, TrajectoryAbandoned, TrajectoryAcknowledged,
+    TrajectoryStarted,
 };
-use furrow_wire::{
-    OpaqueStep, RECORD_BYTES_MAX, SCREENSHOT_BYTES_MAX, SessionOpening, encode_ending, encode_opaque_step,
-};
+use furrow_wire::{OpaqueStep, SCREENSHOT_BYTES_MAX, SessionOpening, encode_ending};
 use futures::FutureExt;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator_link::{CallError, CoordinatorLink};
@@ -33,6 +32,8 @@ use crate::first_look::{beside, show_first};
 use crate::hosts::{AllowList, BadEntry};
 use crate::policy_link::{PolicyChannels, PolicyError, PolicyLink, PolicyTimeouts, PolicyTurn};
 use crate::secrets::refused_address;
+use crate::time_limit::{TimeLimit, TimeOver, until};
+use recorder::StepRecorder;
 
 /// State that all attempts of a worker share.
 pub(crate) struct AttemptContext {
@@ -114,6 +115,7 @@ struct Attempt<'a> {
     assignment: Assignment,
     policy_address: watch::Receiver<String>,
     booting: Option<BootingGuard>,
+    limit: TimeLimit,
     account: SessionAccount,
     /// Sum of all time marks taken so far.
     total_time: TimeSplit,
@@ -156,26 +158,23 @@ enum AttemptError {
     Call(#[from] CallError),
     #[error("its list of hosts cannot be used: {0}")]
     Hosts(#[from] BadEntry),
+    #[error(transparent)]
+    TimeOver(#[from] TimeOver),
     #[error("{0}")]
     Failed(String),
 }
 
 impl<'a> Attempt<'a> {
     fn new(context: &'a AttemptContext, leased: AttemptAssignment) -> Self {
-        let recorder = StepRecorder {
-            link: context.coordinator.clone(),
-            of: leased.assignment.ancestry.clone(),
-            proof: leased.assignment.proof(),
-            lost: leased.signals.lost,
-            calls: JoinSet::new(),
-            steps: 0,
-            durable: 0,
-        };
+        let limit = Duration::from_millis(leased.assignment.task.time_limit_millis);
+        let recorder =
+            StepRecorder::new(context.coordinator.clone(), &leased.assignment, leased.signals.lost);
         Self {
             context,
             assignment: leased.assignment,
             policy_address: leased.policy_address,
             booting: Some(leased.booting),
+            limit: TimeLimit::start(limit),
             account: SessionAccount::open(TimeCause::Boot, context.time.micros()),
             total_time: TimeSplit::default(),
             environment: None,
@@ -189,8 +188,6 @@ impl<'a> Attempt<'a> {
 
     /// Runs from the start to the acknowledged end; the error says why nothing was reported.
     async fn run(&mut self, signals: &AttemptSignals) -> Result<EndKind, String> {
-        let limit = Duration::from_millis(self.task().time_limit_millis);
-        let out_of_time = tokio::time::sleep(limit);
         // A half-open environment cannot be closed, so nothing interrupts this call; it has its own
         // deadlines.
         let closing = match self.context.environments.open(&self.assignment).await {
@@ -201,7 +198,6 @@ impl<'a> Attempt<'a> {
                     biased;
                     () = signals.lost.cancelled() => CloseAction::Abandon("its lease is lost".into()),
                     () = signals.hand_back.cancelled() => CloseAction::cancelled("the worker is stopping and returns the lease".into()),
-                    () = out_of_time => CloseAction::cancelled(format!("its time limit of {} ms passed", limit.as_millis())),
                     closing = self.run_guarded() => closing,
                 }
             }
@@ -222,7 +218,7 @@ impl<'a> Attempt<'a> {
 
     async fn run_steps(&mut self) -> Result<AttemptEnd, AttemptError> {
         let allow = AllowList::new(&self.task().start_url, &self.task().allow_hosts)?;
-        self.begin().await?;
+        until(self.limit.deadline(), self.begin()).await??;
         // The booting time belongs to the trajectory, not to its first step.
         let now = self.context.time.micros();
         self.account.enter(TimeCause::Observe, now);
@@ -264,14 +260,16 @@ impl<'a> Attempt<'a> {
     async fn step(&mut self, step: u32, allow: &AllowList) -> Result<Option<AttemptEnd>, AttemptError> {
         self.enter(TimeCause::Observe);
         let observed_at_micros = self.context.time.wall_micros();
-        let observation = self.environment()?.observe().await?;
+        let (observation, hint) = until(self.limit.deadline(), self.observe(step)).await??;
         let is_wanted = step == 0 && self.context.watched.load(Ordering::Relaxed);
         let shown = show_first(is_wanted, &self.context.coordinator, &self.assignment, &observation);
-        let turn = beside(self.ask_policy(step, &observation), shown).await?;
+        let sent = Instant::now();
+        let turn = beside(self.ask_policy(step, &observation, hint), shown).await?;
+        self.limit.exclude(sent.elapsed());
         if turn.context_full {
             return Ok(Some(AttemptEnd::new(EndKind::ContextFull)));
         }
-        let (outcome, ended) = self.execute_reply(&turn.reply, allow).await?;
+        let (outcome, ended) = self.execute_in_time(&turn.reply, allow).await?;
         self.last_outcome = Some(outcome.clone());
         let record = OpaqueStep {
             step,
@@ -286,16 +284,49 @@ impl<'a> Attempt<'a> {
         Ok(ended)
     }
 
-    /// Sends the observation to the policy.
-    async fn ask_policy(&mut self, step: u32, observation: &Observation) -> Result<PolicyTurn, AttemptError> {
+    /// What the policy gets: the observation, and the demonstration's action if it follows one.
+    async fn observe(&mut self, step: u32) -> Result<(Observation, Option<ActionHint>), AttemptError> {
+        let observation = self.environment()?.observe().await?;
         let goal = self.goal.clone();
         let hint = match self.link()?.wants_hints() {
             true => self.environment()?.hint(&goal, step).await?,
             false => None,
         };
+        Ok((observation, hint))
+    }
+
+    async fn ask_policy(
+        &mut self,
+        step: u32,
+        observation: &Observation,
+        hint: Option<ActionHint>,
+    ) -> Result<PolicyTurn, AttemptError> {
         self.enter(TimeCause::Policy);
         let last_outcome = self.last_outcome.clone();
         Ok(self.link()?.ask(step, observation, last_outcome.as_ref(), hint.as_ref()).await?)
+    }
+
+    /// Executes a reply until the time is over. If that is the policy's doing, the step is recorded
+    /// like any other: it is what a trainer must see.
+    async fn execute_in_time(
+        &mut self,
+        reply: &PolicyReply,
+        allow: &AllowList,
+    ) -> Result<(Outcome, Option<AttemptEnd>), AttemptError> {
+        let acted = Instant::now();
+        let done = until(self.limit.deadline(), self.execute_reply(reply, allow)).await;
+        self.limit.add_action(acted.elapsed());
+        let over = match done {
+            Ok(done) => return done,
+            Err(over) => over,
+        };
+        let (end, reason) = self.limit.end();
+        if end != EndKind::MaxTime {
+            return Err(over.into());
+        }
+        let outcome =
+            Outcome::with_detail(OutcomeName::NotSettled, "the time limit passed during the action");
+        Ok((outcome, Some(AttemptEnd { reason, ..AttemptEnd::new(end) })))
     }
 
     async fn execute_reply(
@@ -404,7 +435,7 @@ impl<'a> Attempt<'a> {
         self.enter(TimeCause::Record);
         self.recorder.wait_acknowledged().await?;
         step.timing = self.mark();
-        self.recorder.record(&step)
+        self.recorder.record(&step).map_err(AttemptError::Failed)
     }
 
     /// Gathers the evidence, closes the environment and reports the end.
@@ -459,7 +490,11 @@ impl<'a> Attempt<'a> {
     }
 
     async fn collect_evidence(&mut self, ended: &mut AttemptEnd) -> Option<Evidence> {
-        let mut evidence = self.environment.as_mut()?.evidence().await?;
+        let environment = self.environment.as_mut()?;
+        if ended.end == EndKind::PageHang && environment.has_looping_script().await {
+            ended.end = EndKind::ScriptLoop;
+        }
+        let mut evidence = environment.evidence().await?;
         if let Some(screenshot) = &evidence.screenshot
             && screenshot.len() > SCREENSHOT_BYTES_MAX
         {
@@ -533,6 +568,10 @@ impl<'a> Attempt<'a> {
                 AttemptEnd { reason, ..AttemptEnd::new(EndKind::EnvCrash) }
             }
             AttemptError::Call(error) => return CloseAction::Abandon(error.to_string()),
+            AttemptError::TimeOver(_) => {
+                let (end, reason) = self.limit.end();
+                AttemptEnd { reason, ..AttemptEnd::new(end) }
+            }
             other => AttemptEnd { reason: other.to_string(), ..AttemptEnd::new(EndKind::EnvCrash) },
         };
         CloseAction::End(Box::new(ended))
@@ -577,93 +616,6 @@ impl<'a> Attempt<'a> {
         self.total_time.merge(&split);
         split
     }
-}
-
-/// Sends steps in order and waits for their acknowledgements.
-struct StepRecorder {
-    link: CoordinatorLink,
-    of: TrajectoryAncestry,
-    proof: LeaseProof,
-    lost: CancellationToken,
-    /// At most one call; it ends with the attempt.
-    calls: JoinSet<Result<(), CallError>>,
-    steps: u32,
-    /// Steps that the coordinator acknowledged.
-    durable: u32,
-}
-
-impl StepRecorder {
-    async fn wait_acknowledged(&mut self) -> Result<(), CallError> {
-        while let Some(joined) = self.calls.join_next().await {
-            joined.unwrap_or_else(|error| Err(CallError::Refused(format!("recording failed: {error}"))))?;
-            self.durable += 1;
-        }
-        Ok(())
-    }
-
-    fn record(&mut self, step: &OpaqueStep) -> Result<(), AttemptError> {
-        let record = encode_opaque_step(step);
-        if record.len() > RECORD_BYTES_MAX {
-            let size = record.len();
-            return Err(AttemptError::Failed(format!(
-                "step {} has {size} bytes, at most {RECORD_BYTES_MAX} can be recorded",
-                step.step
-            )));
-        }
-        self.steps += 1;
-        let screenshot_bytes = step.observation.screenshot.bytes.len() as u64;
-        self.calls.spawn(send_step(
-            self.link.clone(),
-            self.of.clone(),
-            StepReceipt {
-                proof: self.proof.clone(),
-                step: step.step,
-                outcome: step.outcome.name,
-                began_at_micros: step.observed_at_micros,
-                timing: step.timing,
-                screenshot_bytes,
-            },
-            record,
-            self.lost.clone(),
-        ));
-        Ok(())
-    }
-}
-
-/// The lease that a step is recorded under, and the fields of the event that is emitted once it is
-/// durable.
-struct StepReceipt {
-    proof: LeaseProof,
-    step: u32,
-    outcome: OutcomeName,
-    /// A step begins with its observation.
-    began_at_micros: i64,
-    timing: TimeSplit,
-    screenshot_bytes: u64,
-}
-
-async fn send_step(
-    link: CoordinatorLink,
-    of: TrajectoryAncestry,
-    receipt: StepReceipt,
-    record: Bytes,
-    lost: CancellationToken,
-) -> Result<(), CallError> {
-    let StepReceipt { proof, step, outcome, began_at_micros, timing, screenshot_bytes } = receipt;
-    crash::point("env.before_record");
-    if let Err(error) = link.record_step(&proof, step, record).await {
-        // The policy may compute for another minute: a lost lease ends the attempt now.
-        if matches!(error, CallError::Stale(_)) {
-            lost.cancel();
-        }
-        return Err(error);
-    }
-    crash::point("env.after_record");
-    let of = &of;
-    let token = proof.token;
-    let timing = &timing;
-    StepAcknowledged { of, step, token, outcome, began_at_micros, timing, screenshot_bytes }.emit();
-    Ok(())
 }
 
 impl CloseAction {
@@ -735,9 +687,11 @@ mod tests {
     #[test]
     fn a_scorer_sees_the_policys_own_ends() {
         use EndKind::*;
-        let own = [Answered, Done, MaxSteps, ContextFull, Unparsable, OffListNavigation, PageHang];
+        let limits = [MaxSteps, ContextFull, MaxTime];
+        let own = [Answered, Done, Unparsable, OffListNavigation, ScriptLoop, PageHang];
         for end in EndKind::ALL {
-            assert_eq!(needs_evidence(end), own.contains(&end), "{}", end.as_str());
+            let scored = limits.contains(&end) || own.contains(&end);
+            assert_eq!(needs_evidence(end), scored, "{}", end.as_str());
         }
     }
 }

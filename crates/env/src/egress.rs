@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use furrow_rollout::TrajectoryAncestry;
 use furrow_telemetry::{BlockReason, RequestBlocked};
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
@@ -177,10 +177,7 @@ impl EgressFilter {
     /// live host only the filter is queried: whether that host answers is not the farm's
     /// responsibility.
     pub(crate) async fn is_answering(&self, url: &str) -> bool {
-        let ours = url
-            .parse()
-            .ok()
-            .filter(|uri| matches!(self.filter.route_request(&Method::HEAD, uri), Ok(RequestRoute::Site(_))));
+        let ours = self.site_uri(url);
         let request = async {
             let mut stream = self.network.connect(self.address).await?;
             let Some(uri) = ours else { return Ok(true) };
@@ -191,6 +188,17 @@ impl EgressFilter {
         let answered: Result<io::Result<bool>, _> =
             tokio::time::timeout(self.filter.limits.deadline, request).await;
         matches!(answered, Ok(Ok(true)))
+    }
+
+    /// Whether an address is of a site that the farm itself serves.
+    pub(crate) fn serves(&self, url: &str) -> bool {
+        self.site_uri(url).is_some()
+    }
+
+    fn site_uri(&self, url: &str) -> Option<Uri> {
+        let is_site =
+            |uri: &Uri| matches!(self.filter.route_request(&Method::HEAD, uri), Ok(RequestRoute::Site(_)));
+        url.parse().ok().filter(is_site)
     }
 
     /// Requests refused so far.
@@ -541,7 +549,7 @@ impl FilterState {
     }
 
     /// Decides the route of a request, or why it is refused.
-    fn route_request(&self, method: &Method, uri: &http::Uri) -> Result<RequestRoute, BlockedHost> {
+    fn route_request(&self, method: &Method, uri: &Uri) -> Result<RequestRoute, BlockedHost> {
         let target = match uri.authority() {
             // A tunnel: https, WebSocket.
             Some(authority) if method == Method::CONNECT => {

@@ -58,6 +58,12 @@ pub trait Environment: Send {
     /// page is stopped first.
     async fn evidence(&mut self) -> Option<Evidence>;
 
+    /// Whether it is a script of the farm's own pages, running without end since the policy acted,
+    /// that keeps the page from answering. Stops that script.
+    async fn has_looping_script(&mut self) -> bool {
+        false
+    }
+
     /// The files that its pages downloaded; `None` if the task allows no download.
     async fn downloads(&mut self) -> Option<DownloadReport> {
         None

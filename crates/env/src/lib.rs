@@ -33,6 +33,7 @@ mod retry;
 mod secrets;
 pub mod simulated;
 mod sites;
+mod time_limit;
 mod worker;
 
 pub use archive::{

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 use furrow_analysis::{
     Estimate, EvaluationLine, EvaluationQuery, EvaluationReport, FailureReason, IntervalMethod, LineGrouping,
-    PassAtK, RESAMPLES, RunComparison, VersionLine, compare_runs, evaluate,
+    MixedSuite, PassAtK, RESAMPLES, RunComparison, VersionLine, compare_runs, evaluate,
 };
 use furrow_dashboard::{
     DashboardSubject, REPORT_RUNS_MAX, ReportTable, RunMetrics, comparison_sentence, report_html,
@@ -30,6 +30,10 @@ pub(crate) struct ReportArgs {
     /// always cover all tasks
     #[arg(long)]
     split: Option<String>,
+    /// Limit the tables of rates to suites whose version begins with these digits; the report names
+    /// the versions of a suite where it has several
+    #[arg(long, value_name = "DIGITS")]
+    suite_version: Option<String>,
     /// Values of k for pass@k, such as 1,5,10 [default: 1, 2, 4, … up to the most attempts at one
     /// problem]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -100,7 +104,12 @@ impl ReportArgs {
         if let Some(price) = self.usd_per_device_hour.filter(|price| !(0.0..=1e6).contains(price)) {
             problems.push(format!("--usd-per-device-hour: {price}; use 0 (unknown) to 1000000"));
         }
-        let question = EvaluationQuery { split, k: self.k.clone(), seed: self.seed };
+        let question = EvaluationQuery {
+            split,
+            suite_version: self.suite_version.clone().unwrap_or_default(),
+            k: self.k.clone(),
+            seed: self.seed,
+        };
         if problems.is_empty() { Ok(question) } else { Err(CommandFailure::Input(problems)) }
     }
 
@@ -167,7 +176,8 @@ fn write(
 /// Rates with their intervals, and the notes they need.
 fn tables(evaluation: &EvaluationReport) -> Vec<ReportTable> {
     let ks = ks(evaluation);
-    let header = ["tasks of", "variant", "tasks", "scored", "failed", "lost", "success", "reward"];
+    let header =
+        ["tasks of", "variant", "tasks", "scored", "failed", "lost", "success", "lost as 0", "reward"];
     let passes = ks.iter().map(|k| format!("pass@{k}"));
     let header: Vec<String> = header.into_iter().map(str::to_owned).chain(passes).collect();
     let rows = evaluation.lines.iter().map(|line| row(line, &ks)).collect();
@@ -213,6 +223,7 @@ fn row(line: &EvaluationLine, ks: &[u64]) -> Vec<String> {
         failed.to_string(),
         line.lost_slots.to_string(),
         rate(line.success.as_ref()),
+        line.success_lost_as_zero.map_or_else(|| "–".to_owned(), |share| format!("{} %", percent(share))),
         mean(line.reward.as_ref()),
     ];
     let pass_at = |k: &u64| line.pass.iter().find(|pass| pass.k == *k);
@@ -222,7 +233,6 @@ fn row(line: &EvaluationLine, ks: &[u64]) -> Vec<String> {
 
 fn rate(estimate: Option<&Estimate>) -> String {
     let Some(Estimate { value, interval }) = estimate else { return "–".to_owned() };
-    let percent = |share: f64| format!("{:.1}", share * 100.0);
     match interval {
         Some(interval) => {
             format!("{} % [{}, {}]", percent(*value), percent(interval.low), percent(interval.high))
@@ -231,12 +241,44 @@ fn rate(estimate: Option<&Estimate>) -> String {
     }
 }
 
+fn percent(share: f64) -> String {
+    format!("{:.1}", share * 100.0)
+}
+
 fn mean(estimate: Option<&Estimate>) -> String {
     let Some(Estimate { value, interval }) = estimate else { return "–".to_owned() };
     match interval {
         Some(interval) => format!("{value:.3} [{:.3}, {:.3}]", interval.low, interval.high),
         None => format!("{value:.3}"),
     }
+}
+
+/// A warning where failures of the farm raise the rate: a policy that can bring them about would be
+/// paid for it.
+fn unscored_warning(all: &EvaluationLine) -> Option<String> {
+    let (Some(success), Some(lost), Some(failed)) =
+        (all.success, all.success_lost_as_zero, all.success_failed_as_zero)
+    else {
+        return None;
+    };
+    (failed < success.value).then(|| {
+        format!(
+            "warning: unscored attempts raise the success rate of {} %; it is {} % with every lost slot as 0, and {} % \
+             with every failed attempt as 0; see what the failures have in common before you compare",
+            percent(success.value),
+            percent(lost),
+            percent(failed)
+        )
+    })
+}
+
+fn mixed_note(MixedSuite { suite, versions }: &MixedSuite) -> String {
+    let versions: Vec<String> =
+        versions.iter().map(|(version, attempts)| format!("{version} ({attempts} attempts)")).collect();
+    format!(
+        "suite {suite} has several versions, which no rate mixes: {}; choose one with --suite-version",
+        versions.join(", ")
+    )
 }
 
 /// The notes that the rates need.
@@ -253,6 +295,7 @@ fn notes(evaluation: &EvaluationReport) -> Vec<String> {
         notes.push(format!("no trajectory is selected; manifest commit {}", evaluation.version));
         return notes;
     }
+    notes.extend(evaluation.mixed_suites.iter().map(mixed_note));
     let kinds: Vec<&str> = policy.kinds.iter().map(String::as_str).collect();
     let versions = match policy.versions {
         Some((oldest, newest)) if oldest == newest => format!(", version {oldest}"),
@@ -271,6 +314,7 @@ fn notes(evaluation: &EvaluationReport) -> Vec<String> {
             ends.join(", "),
             all.lost_slots
         ));
+        notes.extend(unscored_warning(all));
         let reasons = evaluation.failure_reasons.iter();
         notes.extend(reasons.map(|FailureReason { end, reason, count }| {
             format!("{count} of them {end}: {}", furrow_dashboard::clean(reason))

@@ -4,11 +4,12 @@ use clap::{Args, Subcommand};
 use furrow_tasks::{TaskSampler, TaskSet, TaskSpec};
 use serde_json::{Value, json};
 
+use crate::blind::{self, BlindArgs};
 use crate::job::Job;
 use crate::launch::{self, JobArgs, JobLaunch, SimulatedBrowserArgs};
 use crate::preflight::{self, PreflightScope};
 use crate::prove::{self, ProofPlan};
-use crate::{CommandFailure, look, output};
+use crate::{CommandFailure, attack, look, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TasksCommand {
@@ -17,6 +18,9 @@ pub(crate) enum TasksCommand {
     /// Check every task file and print all problems; with --all prove each demonstrated task in a
     /// browser, and open the others
     Check(CheckArgs),
+    /// Try on each demonstrated task, in a browser, what earns a reward without the task: forged
+    /// reports, written storage, ends that do not pay; docs/REWARD_HACKING.md
+    Attack(AttackArgs),
     /// Open one task's start page in a browser; print its goal, hosts, scorer and the errors of the
     /// page, and write what the policy sees first
     Look(look::LookArgs),
@@ -42,15 +46,34 @@ pub(crate) struct CheckArgs {
     /// guessing must earn nothing. A task without a demonstration is only opened
     #[arg(long)]
     all: bool,
-    /// Prove only tasks whose id, or suite and id (`web/shop-*`), matches; `*` and `?` are
+    /// Check only tasks whose id, or suite and id (`web/shop-*`), matches; `*` and `?` are
     /// wildcards. Repeat the option for more patterns
     #[arg(long, value_name = "PATTERN")]
     task: Vec<String>,
     /// Number of seeds to prove each task with
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
+    #[command(flatten)]
+    blind: BlindArgs,
     /// Print the number of tasks and the notes as JSON instead of text; with --all, every proof and
-    /// its problems
+    /// its problems; with --blind and --replays, every template and its rates
+    #[arg(long)]
+    json: bool,
+}
+
+/// The job, and which of its tasks to attack.
+#[derive(Debug, Args)]
+pub(crate) struct AttackArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Attack only tasks whose id, or suite and id (`web/shop-*`), matches; `*` and `?` are
+    /// wildcards. Repeat the option for more patterns
+    #[arg(long, value_name = "PATTERN")]
+    task: Vec<String>,
+    /// Number of seeds to attack each task with
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Print every attack and its result as JSON instead of a table of those that were paid
     #[arg(long)]
     json: bool,
 }
@@ -72,6 +95,7 @@ pub(crate) fn run(command: &TasksCommand) -> Result<(), CommandFailure> {
     match command {
         TasksCommand::List(args) => list(args),
         TasksCommand::Check(args) => check(args),
+        TasksCommand::Attack(args) => attack_tasks(args),
         TasksCommand::Look(args) => look::run(args),
         TasksCommand::Sample(args) => sample(args),
     }
@@ -83,13 +107,13 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
         return Ok(output::json(&set.specs().iter().map(describe).collect::<Vec<_>>())?);
     }
     let rows: Vec<Vec<String>> = set.specs().iter().map(row).collect();
-    output::table(&["task", "split", "steps", "difficulty", "demonstration", "start"], &rows);
+    output::table(&["task", "split", "steps", "difficulty", "chance", "demonstration", "start"], &rows);
     Ok(())
 }
 
 fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
     let launch = JobLaunch::read(&args.job)?;
-    let proves = args.all || !args.task.is_empty();
+    let proves = args.all || args.blind.is_on() || !args.task.is_empty();
     let scope =
         PreflightScope { browser: proves, run_dir: false, checkpoint: false, ..PreflightScope::whole(false) };
     preflight::run(&launch, scope)?.conclude()?;
@@ -106,30 +130,60 @@ fn check(args: &CheckArgs) -> Result<(), CommandFailure> {
     Ok(())
 }
 
+/// Proves the tasks in a browser, or tries them without looking.
 fn prove_tasks(args: &CheckArgs, mut launch: JobLaunch) -> Result<(), CommandFailure> {
-    launch.job.env.browser.page_errors = true;
-    let JobLaunch { job, set, .. } = &launch;
-    let specs: Vec<&TaskSpec> = match &args.task[..] {
-        [] => set.specs().iter().collect(),
-        patterns => set.specs().iter().filter(|spec| spec.fits_any(patterns)).collect(),
-    };
-    if specs.is_empty() {
-        let patterns = args.task.join(", ");
-        return Err(CommandFailure::Input(vec![format!(
-            "--task: {patterns:?} matches no task; `furrow tasks list {}` lists them",
-            args.job.job.display()
-        )]));
+    // Errors of pages are for their authors; draws do not wait for them.
+    launch.job.env.browser.page_errors = !args.blind.is_on();
+    if args.blind.is_on() {
+        let deadline = &mut launch.job.env.browser.deadlines.input;
+        *deadline = blind::DRAWS_DEADLINE.max(*deadline);
     }
-    let plan = ProofPlan {
-        session: &job.policy.session,
-        seeds: args.seeds,
-        at_once: job.env.sessions_max as usize,
-        as_json: args.json,
-    };
+    let specs = chosen(&launch, &args.job, &args.task)?;
+    let plan = proof_plan(&launch, args.seeds, args.json);
+    let ProofPlan { session, at_once, .. } = plan;
     launch::runtime()?.block_on(async {
         let stages = launch.environments(&SimulatedBrowserArgs::default()).await?;
-        prove::prove(&specs, stages, &plan).await
+        match args.blind.is_on() {
+            true => args.blind.check(&specs, stages, session, at_once, args.json).await,
+            false => prove::prove(&specs, stages, &plan).await,
+        }
     })
+}
+
+fn attack_tasks(args: &AttackArgs) -> Result<(), CommandFailure> {
+    let launch = JobLaunch::read(&args.job)?;
+    let scope =
+        PreflightScope { browser: true, run_dir: false, checkpoint: false, ..PreflightScope::whole(false) };
+    preflight::run(&launch, scope)?.conclude()?;
+    let specs = chosen(&launch, &args.job, &args.task)?;
+    let plan = proof_plan(&launch, args.seeds, args.json);
+    launch::runtime()?.block_on(async {
+        let stages = launch.environments(&SimulatedBrowserArgs::default()).await?;
+        attack::attack(&specs, stages, &plan).await
+    })
+}
+
+fn proof_plan(launch: &JobLaunch, seeds: u64, as_json: bool) -> ProofPlan<'_> {
+    let JobLaunch { job, .. } = launch;
+    ProofPlan { session: &job.policy.session, seeds, at_once: job.env.sessions_max as usize, as_json }
+}
+
+/// The tasks that match one of the patterns; all without a pattern.
+fn chosen<'a>(
+    launch: &'a JobLaunch,
+    job: &JobArgs,
+    patterns: &[String],
+) -> Result<Vec<&'a TaskSpec>, CommandFailure> {
+    let is_chosen = |spec: &&TaskSpec| patterns.is_empty() || spec.fits_any(patterns);
+    let specs: Vec<&TaskSpec> = launch.set.specs().iter().filter(is_chosen).collect();
+    if specs.is_empty() {
+        let patterns = patterns.join(", ");
+        return Err(CommandFailure::Input(vec![format!(
+            "--task: {patterns:?} matches no task; `furrow tasks list {}` lists them",
+            job.job.display()
+        )]));
+    }
+    Ok(specs)
 }
 
 fn sample(args: &SampleArgs) -> Result<(), CommandFailure> {
@@ -157,7 +211,8 @@ fn describe(spec: &TaskSpec) -> Value {
     let task = &spec.task;
     json!({
         "task_id": task.task_id, "suite": task.suite, "split": task.split.as_str(), "max_steps": task.max_steps,
-        "start_url": task.start_url, "goal": task.goal, "difficulty": spec.difficulty, "demonstration": task.hooks.solve.is_some(),
+        "start_url": task.start_url, "goal": task.goal, "difficulty": spec.difficulty, "chance": spec.chance,
+        "demonstration": task.hooks.solve.is_some(),
     })
 }
 
@@ -168,6 +223,7 @@ fn row(spec: &TaskSpec) -> Vec<String> {
         task.split.as_str().to_owned(),
         task.max_steps.to_string(),
         spec.difficulty.clone().unwrap_or_default(),
+        spec.chance.map_or("–".to_owned(), |chance| chance.to_string()),
         if task.hooks.solve.is_some() { "yes" } else { "no" }.to_owned(),
         task.start_url.clone(),
     ]

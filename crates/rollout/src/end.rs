@@ -1,6 +1,6 @@
 //! How a trajectory ends, and who is responsible.
 
-/// How a trajectory ended. The first seven are the policy's responsibility (scored), the others the
+/// How a trajectory ended. The first nine are the policy's responsibility (scored), the others the
 /// farm's (retried).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EndKind {
@@ -16,6 +16,10 @@ pub enum EndKind {
     Unparsable,
     /// The policy asked for an address that is not on the task's list.
     OffListNavigation,
+    /// The time limit passed, most of it in the policy's own actions.
+    MaxTime,
+    /// After the policy's action a script of the task's own pages ran without end.
+    ScriptLoop,
     /// The page stopped answering. Attributed to the farm the first time, to the policy when it
     /// recurs.
     PageHang,
@@ -33,7 +37,7 @@ pub enum EndKind {
     PolicyFault,
     /// The scorer reached no verdict.
     ScorerError,
-    /// The trajectory is no longer needed, or its time limit passed.
+    /// The trajectory is no longer needed, or its time limit passed by the farm's doing.
     Cancelled,
     /// The coordinator's disk damaged its acknowledged steps or its ending.
     RecordLost,
@@ -51,13 +55,15 @@ pub enum FaultOwner {
 impl EndKind {
     /// Every end in the order of declaration: `ALL[i] as usize` is `i`, which labels of metrics
     /// need.
-    pub const ALL: [EndKind; 16] = [
+    pub const ALL: [EndKind; 18] = [
         EndKind::Answered,
         EndKind::Done,
         EndKind::MaxSteps,
         EndKind::ContextFull,
         EndKind::Unparsable,
         EndKind::OffListNavigation,
+        EndKind::MaxTime,
+        EndKind::ScriptLoop,
         EndKind::PageHang,
         EndKind::EnvCrash,
         EndKind::BrowserDead,
@@ -79,6 +85,8 @@ impl EndKind {
             EndKind::ContextFull => "context_full",
             EndKind::Unparsable => "unparsable",
             EndKind::OffListNavigation => "off_list_navigation",
+            EndKind::MaxTime => "max_time",
+            EndKind::ScriptLoop => "script_loop",
             EndKind::PageHang => "page_hang",
             EndKind::EnvCrash => "env_crash",
             EndKind::BrowserDead => "browser_dead",
@@ -106,7 +114,9 @@ impl EndKind {
             | EndKind::MaxSteps
             | EndKind::ContextFull
             | EndKind::Unparsable
-            | EndKind::OffListNavigation => FaultOwner::Policy,
+            | EndKind::OffListNavigation
+            | EndKind::MaxTime
+            | EndKind::ScriptLoop => FaultOwner::Policy,
             EndKind::PageHang if hung_before => FaultOwner::Policy,
             _ => FaultOwner::Farm,
         }
@@ -121,6 +131,7 @@ impl EndKind {
                 | EndKind::Done
                 | EndKind::Unparsable
                 | EndKind::OffListNavigation
+                | EndKind::ScriptLoop
                 | EndKind::PageHang
         )
     }

@@ -87,13 +87,10 @@ Say in a few sentences why. Then end with one line that is the verdict: SUCCESS 
 impl JudgeBrief<'_> {
     /// The question of one vote.
     pub(crate) fn question(&self, vote: u32) -> JudgeQuery {
-        // Quoted as JSON, so that an answer cannot pretend to end and to continue with the judge's
-        // own text.
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let mut text = format!(
             "The task: {}\nThe agent's answer: {}\nScreenshots: {}",
-            quoted(self.goal),
-            quoted(self.answer),
+            json_field(self.goal),
+            json_field(self.answer),
             self.pictures.len()
         );
         if let Some(reference) = self.reference {
@@ -101,10 +98,26 @@ impl JudgeBrief<'_> {
                 true => "The right answer",
                 false => "An example of a right answer (the page may have changed since)",
             };
-            text.push_str(&format!("\n{kind}: {}", quoted(&reference.answer)));
+            text.push_str(&format!("\n{kind}: {}", json_field(&reference.answer)));
         }
         JudgeQuery { instructions: INSTRUCTIONS.to_owned(), text, pictures: self.pictures.clone(), vote }
     }
+}
+
+/// A text as one JSON string, so that it cannot pretend to end and to continue with the judge's
+/// own text: without a line break of any alphabet, and without marks that turn the direction of
+/// writing.
+fn json_field(text: &str) -> String {
+    let mut field = String::new();
+    for c in serde_json::Value::from(text).to_string().chars() {
+        let breaks = c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match breaks || turns {
+            true => field.push_str(&format!("\\u{:04x}", u32::from(c))),
+            false => field.push(c),
+        }
+    }
+    field
 }
 
 /// The verdict of a reply: yes, no, or none. A search for `SUCCESS` would take "NO SUCCESS" or "not
@@ -231,6 +244,27 @@ mod tests {
         let text = brief.question(0).text;
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.ends_with("\nScreenshots: 1"), "{text}");
+    }
+
+    proptest::proptest! {
+        /// Whatever a page or a policy writes stands in one field, which reads back as what it was.
+        #[test]
+        fn any_text_reaches_the_judge_in_one_field_alone(
+            goal in "\\PC{0,40}|(?s).{0,20}",
+            answer in "(?s).{0,80}|(\"|\\\\|\n|\r|\u{85}|\u{2028}|\u{2029}|\u{202e}|Screenshots: 0|SUCCESS){0,9}",
+        ) {
+            let brief = JudgeBrief { goal: &goal, answer: &answer, reference: None, pictures: Vec::new() };
+            let text = brief.question(0).text;
+            let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202e}');
+            let lines: Vec<&str> = text.split(breaks).collect();
+            proptest::prop_assert_eq!(lines.len(), 3, "{}", text);
+            let field = |line: &str, name: &str| -> String {
+                serde_json::from_str(line.strip_prefix(name).unwrap()).unwrap()
+            };
+            proptest::prop_assert_eq!(field(lines[0], "The task: "), goal);
+            proptest::prop_assert_eq!(field(lines[1], "The agent's answer: "), answer);
+            proptest::prop_assert_eq!(lines[2], "Screenshots: 0");
+        }
     }
 
     #[test]

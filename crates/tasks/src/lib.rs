@@ -24,6 +24,7 @@ mod sites;
 mod source;
 mod starter;
 mod suite;
+mod suite_version;
 mod web;
 mod webvoyager;
 

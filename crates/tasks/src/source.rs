@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use furrow_rollout::{ObservationSpec, PageClock, PageHooks, Size, Split, Task, TaskChecks, TaskFiles};
+use serde_json::{Map, Value};
 
 use crate::file_keys::FileKeys;
 use crate::jsonl::CommonKeys;
@@ -18,8 +19,13 @@ pub struct TaskSpec {
     /// The task's line in its file, a JSON object with at least the key `score`, from which
     /// [`Scorer::of_task_json`] rebuilds the scorer.
     pub json: String,
+    /// Version of its suite: the same lines and the same pages have the same.
+    pub suite_version: Option<String>,
     /// The line's difficulty: a name or a level.
     pub difficulty: Option<String>,
+    /// Success rate of the best known policy that looks at nothing, from 0 to 1, as the line
+    /// declares it.
+    pub chance: Option<f64>,
     /// The line's own seed, which overrides the sampler's.
     pub fixed_seed: Option<u64>,
     /// The files that its pages may take and give.
@@ -67,6 +73,16 @@ impl TaskSpec {
         Task { seed: self.fixed_seed.unwrap_or(seed), ..self.task.clone() }
     }
 
+    /// What records keep of the task: its line, and the version of its suite as `suite_version`.
+    pub fn record(&self) -> String {
+        let line = || serde_json::from_str::<Map<String, Value>>(&self.json).ok();
+        let Some((version, mut record)) = self.suite_version.as_deref().zip(line()) else {
+            return self.json.clone();
+        };
+        record.insert("suite_version".to_owned(), version.into());
+        Value::Object(record).to_string()
+    }
+
     /// What an environment worker does for the scorer.
     pub fn checks(&self) -> TaskChecks {
         TaskChecks { reset: self.reset.clone(), queries: self.scorer.queries() }
@@ -79,6 +95,14 @@ impl TaskSpec {
 
     pub fn name(&self) -> String {
         format!("{}/{}", self.task.suite, self.task.task_id)
+    }
+
+    /// Suite and id of the template that it was made of: tasks of several splits may share one.
+    /// Other tasks are their own template.
+    pub fn template(&self) -> String {
+        let line: Option<Map<String, Value>> = serde_json::from_str(&self.json).ok();
+        let template = line.as_ref().and_then(|line| line.get("template")?.as_str());
+        format!("{}/{}", self.task.suite, template.unwrap_or(&self.task.task_id))
     }
 
     /// Precedence: the line overrides the suite's defaults, and the job overrides both.
@@ -108,6 +132,7 @@ impl TaskSpec {
             clock: defaults.clock,
         };
         let difficulty = line.difficulty;
+        let chance = line.chance;
         let fixed_seed = line.seed;
         let files = TaskFiles::default();
         let file_keys = line.files;
@@ -117,7 +142,9 @@ impl TaskSpec {
             task,
             scorer,
             json,
+            suite_version: None,
             difficulty,
+            chance,
             fixed_seed,
             reset,
             secrets,

@@ -10,6 +10,7 @@ use crate::files::FileStore;
 use crate::jsonl::refuse_repeated;
 use crate::sites::hex;
 use crate::source::LoadedSource;
+use crate::suite_version::suite_version;
 use crate::{
     BoxForm, SiteSpec, SourceConfig, TaskSection, TaskSpec, TasksConfig, glob, grounding, miniwob, starter,
     web, webvoyager,
@@ -228,7 +229,13 @@ impl TaskSet {
 
     fn add(&mut self, source: &SourceConfig, problems: &mut Vec<String>) {
         let before = problems.len();
-        let loaded = load_source(source, problems);
+        let mut loaded = load_source(source, problems);
+        match suite_version(&loaded.specs, &loaded.sites) {
+            Ok(version) => {
+                loaded.specs.iter_mut().for_each(|spec| spec.suite_version = Some(version.clone()));
+            }
+            Err(why) => problems.push(format!("{}.path: its files cannot be hashed: {why}", source.key)),
+        }
         if problems.len() == before {
             let ids = loaded.specs.iter().map(|spec| spec.task.task_id.as_str());
             refuse_repeated(&loaded.location, loaded.lines.iter().copied().zip(ids), problems);

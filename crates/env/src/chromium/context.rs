@@ -43,8 +43,8 @@ use actions::ActionExecutor;
 use evidence::EvidenceSource;
 pub(super) use files::ContextFiles;
 pub(in crate::chromium) use findings::ContextChecks;
-use grading::GradedSite;
 pub(super) use grading::GradingParts;
+use grading::{GradedSite, StepActions};
 use page_time::PageTime;
 use side_effects::SideEffects;
 use tabs::ContextTabs;
@@ -54,8 +54,8 @@ pub(super) struct BrowserContext {
     grading: GradingParts,
     /// Set by the start page of a site that is graded.
     graded: Option<GradedSite>,
-    /// Parts of the action of this step.
-    parts: usize,
+    /// What the policy did in this step.
+    step: StepActions,
     task: Task,
     checks: ContextChecks,
     egress: EgressFilter,
@@ -112,7 +112,7 @@ impl BrowserContext {
             config,
             grading,
             graded: None,
-            parts: 0,
+            step: StepActions::default(),
             checks,
             task,
         }
@@ -226,7 +226,7 @@ impl Environment for BrowserContext {
             return Ok(Outcome::with_detail(OutcomeName::OutsidePage, "the point lies outside the page"));
         }
         self.acted = true;
-        self.parts = action.parts().len();
+        self.step = StepActions::of(action);
         self.time.begin_step(&self.tabs, action.parts().len()).await?;
         self.actions.execute(action, &mut self.tabs, &mut self.time).await
     }
@@ -252,7 +252,9 @@ impl Environment for BrowserContext {
     async fn probe(&mut self) -> Result<Option<String>, EnvironmentError> {
         // A graded site reports at the end alone, and no page of it can end a trajectory.
         if let Some(graded) = &mut self.graded {
-            graded.end_step(self.tabs.active()?, self.parts).await?;
+            // Also a step without an action ends.
+            let step = std::mem::take(&mut self.step);
+            graded.end_step(self.tabs.active()?, step).await?;
             return Ok(None);
         }
         evidence::probe(&self.tabs, &self.task).await
@@ -270,6 +272,10 @@ impl Environment for BrowserContext {
             scrubber: self.secrets.scrubber(),
         };
         source.gather().await
+    }
+
+    async fn has_looping_script(&mut self) -> bool {
+        self.acted && evidence::has_looping_script(&self.tabs, &self.egress).await
     }
 
     async fn downloads(&mut self) -> Option<DownloadReport> {

@@ -17,7 +17,7 @@ use chromiumoxide::cdp::browser_protocol::page::{
 };
 use chromiumoxide::cdp::browser_protocol::target::{CloseTargetParams, TargetId};
 use chromiumoxide::cdp::browser_protocol::{log, network, performance};
-use chromiumoxide::cdp::js_protocol::runtime::{self, TerminateExecutionParams};
+use chromiumoxide::cdp::js_protocol::runtime::{self, EvaluateParams, TerminateExecutionParams};
 use chromiumoxide::error::CdpError;
 use chromiumoxide::listeners::EventStream;
 use chromiumoxide::types::{MethodId, MethodType};
@@ -303,6 +303,12 @@ impl BrowserTab {
         self.call(TerminateExecutionParams {}, self.deadlines.input, "stopping the page's script")
             .await
             .map(drop)
+    }
+
+    /// Whether the page's scripts get to run.
+    pub(super) async fn answers(&self) -> bool {
+        let nothing = EvaluateParams::new("0");
+        self.call(nothing, self.deadlines.input, "asking whether the page answers").await.is_ok()
     }
 
     pub(super) async fn close(&self, link: &BrowserLink) -> Result<(), EnvironmentError> {

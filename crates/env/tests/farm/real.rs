@@ -46,9 +46,9 @@ const CASES: [PageCase; 6] = [
         probe_json: None,
     },
     PageCase {
-        name: "the page hangs",
+        name: "the page computes without end",
         script: "state.clicks++; for (;;);",
-        end: EndKind::PageHang,
+        end: EndKind::ScriptLoop,
         steps: 1,
         last: OutcomeName::PageHang,
         probe_json: Some(r#"{"clicks":1}"#),

@@ -42,6 +42,12 @@ impl AnswerRule {
         matches!(self.expected, ExpectedAnswer::Probe(_))
     }
 
+    /// A text that states the expected values; `None` where they do not say one, or the page that
+    /// knows them does not.
+    pub(super) fn expected_text(&self, case: &ScoreInput) -> Option<String> {
+        self.comparison.stating(&self.expected.values(case).ok()?.ok()?)
+    }
+
     pub(super) fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         let Some(answer) = case.answer(NAME)? else {
             let end = case.facts.end;

@@ -119,6 +119,18 @@ impl AnswerComparison {
         Some(texts.into_iter().map(Value::from).collect())
     }
 
+    /// A text that states these values; `None` where a comparison does not say which text is right.
+    pub(super) fn stating(&self, expected: &[Value]) -> Option<String> {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match self {
+            Self::Regex | Self::MustNotInclude => None,
+            Self::Set { .. } | Self::MustInclude { .. } | Self::Contains => {
+                Some(expected.iter().map(text).collect::<Vec<_>>().join(", "))
+            }
+            Self::Exact | Self::Normalized | Self::Number(_) | Self::Date(_) => expected.first().map(text),
+        }
+    }
+
     /// Whether the text is correct, and why; an error says what is wrong with `expected`.
     pub(super) fn compare(&self, answer: &str, expected: &[Value]) -> Result<(bool, String), String> {
         match self {

@@ -96,7 +96,7 @@ mod tests {
         let probe = Some(r#"{"away":"http://elsewhere.test/"}"#.to_owned());
         let probe_json = DownloadReport::attach(report.as_ref(), probe);
         let evidence = Evidence { probe_json, ..Evidence::default() };
-        let facts = EndFacts { end: EndKind::MaxSteps, steps: 1, max_steps: 1 };
+        let facts = EndFacts { end: EndKind::Answered, steps: 1, max_steps: 1 };
         scorer.score(&evidence, &facts).map(|score| score.reward.unwrap())
     }
 

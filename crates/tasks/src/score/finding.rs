@@ -10,11 +10,8 @@ use serde_json::Value;
 use super::compare::AnswerComparison;
 use super::finding_query::{self, QueryKind};
 use super::probe::{answer_text, same};
-use super::verdict::{RuleVerdict, ScoreError, ScoreInput};
+use super::verdict::{RuleVerdict, SELF_REPORTED, ScoreError, ScoreInput};
 use crate::fields::{JsonFields, quoted_value, short};
-
-/// Component of every verdict that believes what a page reports of itself.
-const SELF_REPORTED: &str = "self_reported";
 
 /// Exit status of a hook that means no.
 const EXIT_NO: i64 = 1;

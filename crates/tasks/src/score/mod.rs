@@ -41,6 +41,7 @@ mod combine;
 mod compare;
 pub(crate) mod date;
 mod download;
+mod ends;
 mod finding;
 mod finding_query;
 mod llm_judge;
@@ -54,7 +55,7 @@ mod text;
 mod url;
 mod verdict;
 
-use furrow_rollout::{Evidence, FaultOwner, FinalQuery, PagePart, QUERIES_MAX, Score, void_of};
+use furrow_rollout::{EndKind, Evidence, FaultOwner, FinalQuery, PagePart, QUERIES_MAX, Score, void_of};
 use serde_json::{Map, Value};
 
 use crate::fields::JsonFields;
@@ -62,6 +63,7 @@ use crate::judge::{Judge, JudgeSettings};
 use answer::AnswerRule;
 use click::ClickRule;
 use download::DownloadRule;
+use ends::PayingEnds;
 use finding::FindingRule;
 use finding_query::QueryKind;
 use llm_judge::JudgeRule;
@@ -75,12 +77,13 @@ pub use llm_judge::judge_cost_usd;
 pub use verdict::{EndFacts, FinishedTrajectory, ScoreError};
 
 /// Incremented when the same evidence may get another verdict than before.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// A validated way to score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scorer {
     rule: ScoreRule,
+    ends: PayingEnds,
 }
 
 impl Scorer {
@@ -106,7 +109,7 @@ impl Scorer {
         let verdict = match void {
             // Also where the rules read nothing of it: who wrote to the site's storage did not act.
             Some((void, why)) => RuleVerdict::void(void, &why),
-            None => self.rule.score(&ScoreInput { evidence, facts, goal, earlier, judge })?,
+            None => self.verdict(&ScoreInput { evidence, facts, goal, earlier, judge })?,
         };
         Ok(Score {
             reward: Some(verdict.reward),
@@ -117,6 +120,16 @@ impl Scorer {
             rationale: verdict.rationale,
             evidence_sha256: evidence.sha256(),
         })
+    }
+
+    fn verdict(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
+        let end = case.facts.end;
+        if self.ends.pays(end) {
+            return self.rule.score(case);
+        }
+        // A judge costs money, and nothing that it says would be paid.
+        let verdict = if self.needs_judge() { None } else { Some(self.rule.score(case)?) };
+        Ok(self.ends.unpaid(end, verdict))
     }
 
     /// Rebuilds the scorer from a trajectory's task record ([`crate::TaskSpec::json`]).
@@ -135,6 +148,22 @@ impl Scorer {
             ScoreRule::Answer(answer) => answer.needs_probe(),
             _ => false,
         })
+    }
+
+    /// An answer that its first rule on the answer takes for right; `None` if it has no such rule,
+    /// or the evidence does not say what is right. Other rules may still refuse it.
+    pub fn expected_answer(&self, evidence: &Evidence) -> Option<String> {
+        let facts = EndFacts { end: EndKind::Answered, steps: 0, max_steps: 0 };
+        let case = ScoreInput { evidence, facts: &facts, goal: "", earlier: &[], judge: None };
+        let found = std::cell::RefCell::new(None);
+        self.rule.any(&|rule| match rule {
+            ScoreRule::Answer(answer) => {
+                found.replace(answer.expected_text(&case));
+                true
+            }
+            _ => false,
+        });
+        found.into_inner()
     }
 
     /// Whether it asks for downloads, which the task must then allow.
@@ -197,7 +226,7 @@ impl Scorer {
         self.rule.name()
     }
 
-    /// Parses the scorer under a key and reports every problem in it.
+    /// Parses the scorer under a key, and beside it the ends that pay, and reports every problem.
     pub(crate) fn read(fields: &mut JsonFields, key: &'static str) -> Option<Self> {
         let Some(value) = fields.value(key) else {
             fields.problem(
@@ -209,7 +238,8 @@ impl Scorer {
         };
         let scorer = {
             let (prefix, problems) = fields.nested(key);
-            ScoreRule::read(value, &prefix, DEPTH_MAX, problems).map(|rule| Self { rule })?
+            let rule = ScoreRule::read(value, &prefix, DEPTH_MAX, problems)?;
+            Self { ends: PayingEnds::read(fields), rule }
         };
         let queries = scorer.queries().len();
         if queries > QUERIES_MAX {
@@ -224,7 +254,7 @@ impl Scorer {
     pub(crate) fn from_value(value: &Value) -> Result<Self, Vec<String>> {
         let mut problems = Vec::new();
         let rule = ScoreRule::read(value, "score.", DEPTH_MAX, &mut problems);
-        rule.map(|rule| Self { rule }).ok_or(problems)
+        rule.map(|rule| Self { ends: PayingEnds::default(), rule }).ok_or(problems)
     }
 }
 
@@ -312,11 +342,12 @@ impl ScoreRule {
 
     fn score(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         match self {
-            ScoreRule::Probe(rule) => rule.score(case),
+            ScoreRule::Probe(rule) => Ok(case.with_source(rule.score(case)?)),
+            ScoreRule::Answer(rule) if rule.needs_probe() => Ok(case.with_source(rule.score(case)?)),
             ScoreRule::Answer(rule) => rule.score(case),
             ScoreRule::Url(rule) => rule.score(case),
-            ScoreRule::Miniwob(reward) => miniwob::score(*reward, case),
-            ScoreRule::Click(rule) => rule.score(case),
+            ScoreRule::Miniwob(reward) => Ok(case.with_source(miniwob::score(*reward, case)?)),
+            ScoreRule::Click(rule) => Ok(case.with_source(rule.score(case)?)),
             ScoreRule::Download(rule) => rule.score(case),
             ScoreRule::Combined(combination) => combination.score(case),
             ScoreRule::Not(rule) => {

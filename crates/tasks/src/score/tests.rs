@@ -2,6 +2,7 @@
 
 mod answers;
 mod combinations;
+mod ends;
 mod findings;
 mod judge_votes;
 mod pages;

@@ -1,7 +1,7 @@
 //! What a rule receives, and the verdict or the error that it returns.
 
 use bytes::Bytes;
-use furrow_rollout::{EndKind, ErrorPage, Evidence, FaultOwner, ScoreComponent, VoidState};
+use furrow_rollout::{EndKind, ErrorPage, Evidence, FaultOwner, ScoreComponent, VoidState, is_graded};
 use serde_json::{Map, Value};
 
 use crate::fields::short;
@@ -113,7 +113,21 @@ impl RuleVerdict {
     }
 }
 
+/// Component of a verdict that rests on what the final page says of itself: who runs a script in
+/// that page, or writes to it, can forge it.
+pub(super) const SELF_REPORTED: &str = "self_reported";
+
 impl ScoreInput<'_> {
+    /// A verdict on the report of a page, marked unless the farm had the site make that report.
+    pub(super) fn with_source(&self, mut verdict: RuleVerdict) -> RuleVerdict {
+        let report = self.evidence.probe_json.as_deref();
+        let report = report.and_then(|json| serde_json::from_str::<Map<String, Value>>(json).ok());
+        if !report.is_some_and(|report| is_graded(&report)) {
+            verdict.components.push(ScoreComponent { name: SELF_REPORTED.to_owned(), value: 1.0 });
+        }
+        verdict
+    }
+
     /// The browser's error page, if it is shown and its cause is known.
     pub(super) fn error_page(&self) -> Option<ErrorPage> {
         let report: Map<String, Value> = serde_json::from_str(self.evidence.probe_json.as_deref()?).ok()?;

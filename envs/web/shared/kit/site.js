@@ -170,21 +170,22 @@ async function report(about, now) {
   };
 }
 
-/** Most transitions that one action leads to: a form that is sent, what it shows, and two more. */
-const TRANSITIONS_OF_AN_ACTION = 4;
+/** Most transitions that a press or an entry leads to: a form that is sent, what it shows, and two more. */
+const TRANSITIONS_OF_AN_INPUT = 4;
+/** Most that follow of themselves in a step: a page that was visited, and what an earlier press had to wait for. */
+const TRANSITIONS_OF_A_STEP = 2;
 
 /** What is wrong with how the journal grew, empty if nothing is. Steps on other pages count with the next one on the site. */
 function journalGrowth(steps) {
   let entries = 0;
-  let actions = 0;
+  let most = 0;
   for (const step of steps) {
-    actions += Math.max(1, step.actions);
+    most += step.inputs * TRANSITIONS_OF_AN_INPUT + Math.max(1, step.actions) * TRANSITIONS_OF_A_STEP;
     if (step.entries === null) continue;
     if (step.entries < entries) return "the journal became shorter";
-    if (step.entries - entries > actions * TRANSITIONS_OF_AN_ACTION)
-      return "more happened in a step than its actions can cause";
+    if (step.entries - entries > most) return "more happened in a step than its actions can cause";
     entries = step.entries;
-    actions = 0;
+    most = 0;
   }
   return "";
 }
@@ -199,8 +200,9 @@ async function probe() {
 
 /**
  * The report that counts. The farm calls this in a page of a context of its own, with the storage of the site as the task began and as it ended:
- * nothing that a policy did to its pages reaches this one. `steps` says of each step how many actions it had, and how many entries the journal
- * had after it. A state that the journal does not lead to, or a journal that grew otherwise than by actions, is `void: "tampered"`, a 0.
+ * nothing that a policy did to its pages reaches this one. `steps` says of each step how many actions it had, how many of them were input to a
+ * page, and how many entries the journal had after it. A state that the journal does not lead to, or a journal that grew otherwise than by
+ * actions, is `void: "tampered"`, a 0.
  */
 async function grade(begun, ended, steps = []) {
   const about = JSON.parse(begun[ABOUT]);
@@ -218,7 +220,7 @@ function tampering(about, begun, ended, steps) {
   try {
     const journal = JSON.parse(ended[JOURNAL] ?? "[]");
     // What came after the last step counts as well.
-    const growth = journalGrowth([...steps, { actions: 1, entries: journal.length }]);
+    const growth = journalGrowth([...steps, { actions: 1, inputs: 0, entries: journal.length }]);
     if (growth) return growth;
     for (const entry of journal) now = reduced(now, entry, about.conditions);
   } catch (error) {

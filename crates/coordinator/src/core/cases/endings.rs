@@ -77,6 +77,9 @@ fn the_farms_ends_are_tried_again_and_the_policys_own_are_scored() {
     use EndKind::*;
     check_ends(&[(Answered, true)], &[None]);
     check_ends(&[(MaxSteps, true)], &[None]);
+    // A policy that stalls, or whose input makes a page loop, gets no second try.
+    check_ends(&[(MaxTime, true)], &[None]);
+    check_ends(&[(ScriptLoop, true)], &[None]);
     check_ends(&[(Answered, false), (Done, true)], &[Some((PageCrash, true)), None]);
     check_ends(
         &[(EnvCrash, false), (BrowserDead, false), (Blocked, true)],

@@ -205,6 +205,7 @@ impl SimulatedFarm {
             EndKind::Answered,
             EndKind::Done,
             EndKind::MaxSteps,
+            EndKind::MaxTime,
             EndKind::PageHang,
             EndKind::EnvCrash,
             EndKind::BrowserDead,

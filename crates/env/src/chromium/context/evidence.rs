@@ -124,6 +124,18 @@ impl EvidenceSource<'_> {
     }
 }
 
+/// Whether a script of the farm's own pages still runs, after a deadline has passed. A page that is
+/// only slow, on a machine with too much to do, answers when it is asked once more.
+pub(super) async fn has_looping_script(tabs: &ContextTabs, egress: &EgressFilter) -> bool {
+    let Ok(tab) = tabs.active() else { return false };
+    let Ok(entry) = current_entry(tab).await else { return false };
+    if !egress.serves(&entry.url) || tab.answers().await {
+        return false;
+    }
+    // Whether anything can be seen of the page now, the evidence shows.
+    tab.stop_script().await.is_ok()
+}
+
 /// The result of the suite's probe; `None` if there is no probe.
 pub(super) async fn probe(tabs: &ContextTabs, task: &Task) -> Result<Option<String>, EnvironmentError> {
     let Some(probe) = &task.hooks.probe else { return Ok(None) };

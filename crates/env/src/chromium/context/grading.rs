@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use furrow_rollout::{Task, VoidState, mark_graded};
+use furrow_rollout::{Action, Task, VoidState, mark_graded};
 use http::Uri;
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
@@ -76,8 +76,39 @@ pub(in crate::chromium) struct GradingParts {
 pub(super) struct GradedSite {
     begun: Value,
     origin: String,
-    /// For each step: the parts of its action, and the entries of the journal after it.
+    /// For each step: its actions, how many of them are input to the page, and the entries of the
+    /// journal after it.
     steps: Vec<Value>,
+}
+
+/// What the policy did in a step, as far as it bounds what the step can have changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct StepActions {
+    all: usize,
+    /// Those that press or type something. Others change a state only by showing a page.
+    inputs: usize,
+}
+
+impl StepActions {
+    pub(super) fn of(action: &Action) -> Self {
+        let is_input = |part: &&Action| {
+            matches!(
+                part,
+                Action::Click { .. }
+                    | Action::Write { .. }
+                    | Action::PressKey { .. }
+                    | Action::HoldKey { .. }
+                    | Action::KeyDown { .. }
+                    | Action::KeyUp { .. }
+                    | Action::Drag { .. }
+                    | Action::MouseDown { .. }
+                    | Action::MouseUp { .. }
+                    | Action::Upload { .. }
+            )
+        };
+        let parts = action.parts();
+        Self { all: parts.len(), inputs: parts.iter().filter(is_input).count() }
+    }
 }
 
 impl GradedSite {
@@ -102,14 +133,19 @@ impl GradedSite {
         Ok(Some(Self { begun, origin: origin_of(&task.start_url)?, steps: Vec::new() }))
     }
 
-    /// Counts the journal after a step whose action has `parts`.
-    pub(super) async fn end_step(&mut self, tab: &BrowserTab, parts: usize) -> Result<(), EnvironmentError> {
+    /// Counts the journal after a step.
+    pub(super) async fn end_step(
+        &mut self,
+        tab: &BrowserTab,
+        step: StepActions,
+    ) -> Result<(), EnvironmentError> {
         let origin = Value::String(self.origin.clone());
         let count = format!("({COUNT_ENTRIES})({origin})");
         let entries =
             script::evaluate_isolated(tab, &count, tab.deadlines.input, "the site's journal").await?;
         if self.steps.len() < STEPS_MAX {
-            self.steps.push(json!({ "actions": parts, "entries": entries }));
+            let StepActions { all, inputs } = step;
+            self.steps.push(json!({ "actions": all, "inputs": inputs, "entries": entries }));
         }
         Ok(())
     }

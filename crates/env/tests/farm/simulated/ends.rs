@@ -58,6 +58,14 @@ async fn ends_that_the_policy_causes_have_their_names() {
         EndCase { outcome: Some(Ok), ..case(goto("http://sim.test/page"), EndKind::MaxSteps, 20) },
         EndCase { task: |task| task.max_steps = 2, ..case(PolicyBehaviour::Click, EndKind::MaxSteps, 2) },
         case(PolicyBehaviour::ContextFull, EndKind::ContextFull, 0),
+        // The step that took the time is recorded: it is what a trainer must see.
+        EndCase {
+            config: SimConfig { settle: Duration::from_secs(3600), ..sim_config() },
+            task: |task| task.time_limit_millis = 2_000,
+            outcome: Some(NotSettled),
+            reason: "time limit of 2000 ms",
+            ..case(PolicyBehaviour::Click, EndKind::MaxTime, 1)
+        },
     ] {
         check_end(case).await;
     }
@@ -67,7 +75,7 @@ async fn ends_that_the_policy_causes_have_their_names() {
 async fn ends_that_the_farm_causes_have_their_names() {
     use OutcomeName::*;
     let fault = |crash, hang, death| SimConfig { faults: FaultRates { crash, hang, death }, ..sim_config() };
-    let farms = SimConfig { settle: Duration::from_secs(3600), ..sim_config() };
+    let farms = SimConfig { observe: Duration::from_secs(3600), ..sim_config() };
     for case in [
         EndCase {
             config: fault(0.0, 1.0, 0.0),

@@ -34,7 +34,9 @@ fn a_combination_names_its_parts_and_needs_every_verdict() {
     let score = json!({"kind": "all", "of": [{"kind": "probe", "pointer": "/yes"}, {"kind": "probe", "pointer": "/half"}]});
     let got = scorer(score).score(&evidence, &FACTS).unwrap();
     let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
-    assert_eq!(parts, [("0.probe", 1.0), ("0.probe/yes", 1.0), ("1.probe", 0.5), ("1.probe/half", 0.5)]);
+    let first = [("0.probe", 1.0), ("0.probe/yes", 1.0), ("0.probe/self_reported", 1.0)];
+    let second = [("1.probe", 0.5), ("1.probe/half", 0.5), ("1.probe/self_reported", 1.0)];
+    assert_eq!(parts, [first, second].concat());
     assert_eq!(got.rationale, "0: /yes is true; 1: /half is 0.5");
     for kind in ["all", "any"] {
         let score = json!({"kind": kind, "of": [{"kind": "probe", "pointer": "/yes"}, {"kind": "judge"}]});
@@ -71,5 +73,6 @@ fn not_and_the_price_of_steps() {
     }
     let got = scorer(priced("/yes", 0.125, 1, 0.0)).score(&evidence, &FACTS).unwrap();
     let parts: Vec<_> = got.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
-    assert_eq!(parts, [("probe", 1.0), ("step_penalty", -0.25), ("yes", 1.0)]);
+    let believed = ("self_reported", 1.0);
+    assert_eq!(parts, [("probe", 1.0), ("step_penalty", -0.25), ("yes", 1.0), believed]);
 }

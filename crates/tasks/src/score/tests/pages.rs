@@ -131,7 +131,7 @@ fn a_policy_cannot_choose_to_be_unscored_by_an_error_page() {
         "{}",
         message.rationale
     );
-    assert_eq!(message.components.len(), 2, "both of its rewards are 0");
+    assert_eq!(message.components.len(), 3, "both of its rewards are 0, on the page's own word");
     // The answer is compared with the task's own line, whatever page the policy is on.
     let seven = json!({"kind": "answer", "match": "exact", "value": "7"});
     for fault in [FaultOwner::Policy, FaultOwner::Farm] {
@@ -160,7 +160,7 @@ fn a_report_of_an_earlier_build_is_read_as_before() {
         );
     }
     assert_eq!(
-        verdict(json!({"kind": "url", "host": "a.test"}), &earlier_report, EndKind::MaxSteps),
+        verdict(json!({"kind": "url", "host": "a.test"}), &earlier_report, EndKind::Done),
         Ok((1.0, true))
     );
     // Its hash does not depend on the cause of the error page.
@@ -178,7 +178,7 @@ fn miniwob() {
         (row(true, json!(1), json!(0.93)), EndKind::Done, Ok((1.0, true))),
         (row(true, json!(-1), json!(-1)), EndKind::Done, Ok((-1.0, false))),
         (row(true, json!(0.5), json!(0.4)), EndKind::Done, Ok((0.5, false))),
-        (row(true, json!(1), json!(0.9)), EndKind::MaxSteps, Ok((1.0, true))), // done by the last step
+        (row(true, json!(1), json!(0.9)), EndKind::MaxSteps, Ok((0.0, false))), // done after the last step
         (row(false, json!(0), json!(0)), EndKind::MaxSteps, Ok((0.0, false))),
         (row(false, json!(0), json!(0)), EndKind::Done, Err("now the page reports that it is not")),
         (row(false, json!(1), json!(1)), EndKind::MaxSteps, Err("not done and yet its raw reward is 1")),
@@ -212,12 +212,12 @@ fn miniwob_keeps_both_rewards_and_the_pages_reason() {
         r#"{"done":true,"changed":false,"raw_reward":-1,"reward":-0.5,"reason":"timed out","episode_id":1}"#;
     let score = scorer(json!({"kind": "miniwob"})).score(&probed(timed_out), &FACTS).unwrap();
     let parts: Vec<_> = score.components.iter().map(|part| (part.name.as_str(), part.value)).collect();
-    assert_eq!(parts, [("raw", -1.0), ("time_scaled", -0.5)]);
+    assert_eq!(parts, [("raw", -1.0), ("time_scaled", -0.5), ("self_reported", 1.0)]);
     assert!(score.rationale.ends_with(": timed out"), "{}", score.rationale);
     let running = r#"{"done":false,"changed":false,"raw_reward":0,"reward":0}"#;
     let facts = EndFacts { end: EndKind::MaxSteps, steps: 20, max_steps: 20 };
     let score = scorer(json!({"kind": "miniwob"})).score(&probed(running), &facts).unwrap();
-    assert_eq!(score.rationale, "the page was not done after 20 of 20 steps (max_steps)");
+    assert!(score.rationale.ends_with("the page was not done after 20 of 20 steps (max_steps)"));
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn urls() {
         score["kind"] = json!("url");
         let reward = if want { 1.0 } else { 0.0 };
         let shown = score.to_string();
-        assert_eq!(verdict(score, &at(url), EndKind::MaxSteps), Ok((reward, want)), "{shown} {url}");
+        assert_eq!(verdict(score, &at(url), EndKind::Answered), Ok((reward, want)), "{shown} {url}");
     }
     let host = || json!({"kind": "url", "host": "a.test"});
     no_verdict(host(), &answered("x"), EndKind::Answered, "needs the final address");
