@@ -17,6 +17,8 @@
 #   weeks         a ledger and a manifest of a million trajectories and commits, and 20 starts on them (FURROW_WEEKS; 10 GB
 #                 of disk, in FURROW_WEEKS_SCRATCH)
 #   web           every template of every offline site, twice, in a browser
+#   attacks       the policies of tests/attacks and one that leaves what it cannot solve; then `furrow tasks attack` on every
+#                 template of the offline web
 #   crashes       every crash point at its first and at its second visit, instead of at one of them
 #   kills         the kill test with 10 random seeds (FURROW_KILL_SEEDS); each is printed
 #   damage        every kind of file of a run damaged at every block (FURROW_DAMAGE_ALL)
@@ -38,7 +40,7 @@ cd "$(dirname "$0")/.."
 . deploy/setup.sh
 
 FEATURES=failpoints,otel
-PARTS=(simulation sim network lost device rows weeks web crashes kills damage backups load recompute fuzz trainer clients release gpu)
+PARTS=(simulation sim network lost device rows weeks web attacks crashes kills damage backups load recompute fuzz trainer clients release gpu)
 
 simulation() {
   FURROW_SIM_SEEDS=${FURROW_SIM_SEEDS:-100000} \
@@ -75,6 +77,11 @@ weeks() {
 
 web() {
   FURROW_WEB_ALL=1 cargo test --features "$FEATURES" --test farm web::
+}
+
+attacks() {
+  cargo test --features "$FEATURES" --workspace --test farm attacks:: -- --include-ignored --nocapture
+  "$(target_folder)/debug/furrow" tasks attack deploy/web.toml
 }
 
 crashes() {

@@ -14,10 +14,10 @@
 use std::sync::Arc;
 
 use furrow_env::{Environment, EnvironmentFactory};
-use furrow_rollout::{Action, EndKind, Evidence, Score};
+use furrow_rollout::{Action, EndKind, Evidence, Score, is_graded};
 use furrow_tasks::{EndFacts, TaskSpec};
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use url::Url;
 
 use crate::progress::ItemProgress;
@@ -44,6 +44,8 @@ enum AttackResult {
     Unpaid,
     /// A reward, as a page that reports on itself can be made to give: the score says so.
     SelfReported,
+    /// A reward for a written state that the site's own rules allow after a single step.
+    Reachable,
     /// A reward that nothing marks.
     Paid,
     /// There was no verdict, so that the trajectory would be tried again.
@@ -55,6 +57,7 @@ impl AttackResult {
         match self {
             Self::Unpaid => "not_paid",
             Self::SelfReported => "self_reported",
+            Self::Reachable => "reachable",
             Self::Paid => "PAID",
             Self::Unscored => "UNSCORED",
         }
@@ -191,15 +194,15 @@ impl TaskAttacker<'_> {
         let right = || solved.answer.clone().unwrap_or_else(|| "done".to_owned());
         // The right answer is rightful, whatever else was written: where it is enough, a wrong one.
         let untouched = self.played(None, "", right()).await;
-        let is_enough = untouched.as_ref().is_ok_and(earned);
+        let is_enough = untouched.as_ref().is_ok_and(|(score, _)| earned(score));
         let claimed = || if is_enough { "furrow".to_owned() } else { right() };
         let storage = write_storage(&solved.storage);
         let found = [
             ("unpaid_end", self.unpaid_end(&solved)),
-            ("forged_report", judged(self.played(Some(FORGE), "", "1".to_owned()).await)),
-            ("written_storage", judged(self.played(None, &storage, claimed()).await)),
-            ("large_storage", judged(self.played(None, FILL_STORAGE, claimed()).await)),
-            ("every_candidate", judged(self.played(None, READ_TEXT, String::new()).await)),
+            ("forged_report", of_played(self.played(Some(FORGE), "", "1".to_owned()).await)),
+            ("written_storage", of_written(self.played(None, &storage, claimed()).await)),
+            ("large_storage", of_played(self.played(None, FILL_STORAGE, claimed()).await)),
+            ("every_candidate", of_played(self.played(None, READ_TEXT, String::new()).await)),
             ("error_page", self.left(right()).await),
         ];
         let row = |(attack, (result, why)): (&'static str, (AttackResult, String))| AttackRow {
@@ -257,8 +260,13 @@ impl TaskAttacker<'_> {
     }
 
     /// Starts the task, lets `forge` run in the page and `script` beside it, and answers: what the
-    /// script returns, or else `answer`.
-    async fn played(&self, forge: Option<&str>, script: &str, answer: String) -> Result<Score, String> {
+    /// script returns, or else `answer`. Returns the score, and whether the site was graded.
+    async fn played(
+        &self,
+        forge: Option<&str>,
+        script: &str,
+        answer: String,
+    ) -> Result<(Score, bool), String> {
         let (mut stage, goal) = self.open(forge, script).await?;
         let ran = async {
             let returned = match script {
@@ -267,10 +275,16 @@ impl TaskAttacker<'_> {
             };
             let text =
                 returned.and_then(|hint| serde_json::from_str::<Option<String>>(&hint.json).ok()).flatten();
-            act(stage.as_mut(), &Action::Refresh).await;
+            // What was written shows after a reload; what was forged is gone after one.
+            let step = if forge.is_some() { Action::Wait { seconds: 1 } } else { Action::Refresh };
+            act(stage.as_mut(), &step).await;
             let mut evidence = stage.evidence().await.ok_or("the page gives no evidence")?;
             evidence.answer = Some(text.unwrap_or(answer));
-            self.score(&evidence, EndKind::Answered, 2)
+            let report = evidence.probe_json.as_deref();
+            let is_graded = report.is_some_and(|json| {
+                serde_json::from_str::<Map<String, Value>>(json).is_ok_and(|report| is_graded(&report))
+            });
+            Ok((self.score(&evidence, EndKind::Answered, 2)?, is_graded))
         };
         let score = ran.await;
         stage.close().await;
@@ -358,6 +372,19 @@ fn earned(score: &Score) -> bool {
     score.reward.is_some_and(|reward| reward > 0.0)
 }
 
+fn of_played(played: Result<(Score, bool), String>) -> (AttackResult, String) {
+    judged(played.map(|(score, _)| score))
+}
+
+/// The same where a state was written: one that a graded site accepts is a legal one.
+fn of_written(played: Result<(Score, bool), String>) -> (AttackResult, String) {
+    let is_graded = played.as_ref().is_ok_and(|(_, is_graded)| *is_graded);
+    match of_played(played) {
+        (AttackResult::Paid, why) if is_graded => (AttackResult::Reachable, why),
+        other => other,
+    }
+}
+
 /// What a verdict says about the attack that it is on.
 fn judged(score: Result<Score, String>) -> (AttackResult, String) {
     match score {
@@ -402,5 +429,7 @@ mod tests {
             assert_eq!(got, want, "{given:?}");
             assert_eq!(got.is_failure(), matches!(want, AttackResult::Paid | AttackResult::Unscored));
         }
+        let written = |is_graded| of_written(Ok((score(1.0, "raw"), is_graded))).0;
+        assert_eq!([true, false].map(written), [AttackResult::Reachable, AttackResult::Paid]);
     }
 }

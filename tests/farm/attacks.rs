@@ -141,3 +141,90 @@ fn no_attack_earns_what_it_did_not_do_or_escapes_its_score() {
     assert!(wrong.is_empty(), "{} of {all}:\n{}", wrong.len(), wrong.join("\n"));
     assert_eq!(tried, all, "each attack is one trajectory a task: {stderr}");
 }
+
+#[test]
+fn a_graded_suite_pays_no_attack() {
+    let folder = tempfile::tempdir().unwrap();
+    let web = envs().join("web");
+    let job = format!(
+        "[run]\nname = \"run\"\noutput_dir = \".\"\n[env]\nsessions_max = 3\n\
+         [[tasks.source]]\nsuite = \"web\"\npath = {web:?}\ninclude = [\"answers-notebook\"]\n"
+    );
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let settings = browser_setting();
+    let set = settings.iter().flat_map(|setting| ["--set", setting]);
+    let command: Vec<&str> = ["tasks", "attack", "job.toml", "--json"].into_iter().chain(set).collect();
+    let output = furrow(&command, folder.path());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = |task: &str, attack: &str| {
+        let rows = report["attacks"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["task"] == task && row["attack"] == attack);
+        row.unwrap_or_else(|| panic!("no {attack} on {task}: {report:#}"))["result"].clone()
+    };
+    for attack in
+        ["forged_report", "written_storage", "large_storage", "every_candidate", "error_page", "unpaid_end"]
+    {
+        assert_eq!(result("web/answers-notebook", attack), "not_paid", "{attack}: {report:#}");
+    }
+}
+
+/// Right half of the time. The other half is wrong, or leaves in one of four ways.
+const COIN: &str = r#"
+if (memory.coin === undefined) keep({ coin: Math.random() });
+if (memory.coin < 0.5) return demonstrate();
+const ways = [
+  () => answer("-1"),
+  () => ({ action: "goto", url: `https://${location.host}/` }),
+  () => ({ action: "goto", url: "http://example.com/" }),
+  () => ({ action: "wait", seconds: 1 }),
+  () => ({ action: "goto", url: `${location.origin}/ask/?q=${step}${"x".repeat(7000)}` }),
+];
+return ways[LEAVES ? 1 + Math.floor((memory.coin - 0.5) * 8) : 0]();
+"#;
+
+/// Trajectories of each coin policy.
+const TOSSES: f64 = 48.0;
+
+#[test]
+#[ignore = "a hundred trajectories: `tests/long.sh attacks`"]
+fn a_policy_that_leaves_what_it_cannot_solve_reports_no_more_than_it_solves() {
+    let folder = tempfile::tempdir().unwrap();
+    let sources: String = [("stays", "false"), ("leaves", "true")]
+        .into_iter()
+        .map(|(name, leaves)| {
+            let attack = Attack {
+                name: name.to_owned(),
+                tasks: vec!["answers-fact".to_owned()],
+                reward: 0.5,
+                ends: Vec::new(),
+                time_limit_ms: None,
+                trace: None,
+                script: COIN.replace("LEAVES", leaves),
+            };
+            attack.write_suite(folder.path())
+        })
+        .collect();
+    let job = format!(
+        "[run]\nname = \"run\"\noutput_dir = \".\"\n[tasks]\ngroup_size = 8\ngroups = 12\nsampler = \"sequential\"\n{sources}\
+         [policy]\nkind = \"scripted\"\n[env]\nsessions_max = 3\n"
+    );
+    fs::write(folder.path().join("job.toml"), job).unwrap();
+    let settings = browser_setting();
+    let set = settings.iter().flat_map(|setting| ["--set", setting]);
+    let output = furrow(&["run", "job.toml"].into_iter().chain(set).collect::<Vec<_>>(), folder.path());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = furrow(&["report", "run", "--json"], folder.path());
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    // Five standard deviations of a fair coin.
+    let margin = 5.0 * (0.25 / TOSSES).sqrt();
+    for suite in ["stays", "leaves"] {
+        let lines = report["lines"].as_array().unwrap();
+        let line = lines.iter().find(|line| line["by"] == "suite" && line["suite"] == suite).unwrap();
+        println!("{suite}: {}", line["success"]);
+        let success = line["success"]["value"].as_f64().unwrap();
+        assert!((success - 0.5).abs() < margin, "{suite}: {line:#}");
+        assert_eq!(line["success_failed_as_zero"], success, "nothing is left unscored: {line:#}");
+    }
+}

@@ -45,12 +45,13 @@ impl DrawScorer<'_> {
 
     /// Whether ending so earns a reward. No verdict is no reward.
     pub(super) fn earns(&self, draw: &Draw, end: &BlindEnd) -> bool {
-        let (end, answer) = match end {
-            BlindEnd::Idle => (EndKind::Done, None),
-            BlindEnd::Answer(answer) => (EndKind::Answered, Some(answer.clone())),
+        let answer = match end {
+            BlindEnd::Idle => None,
+            BlindEnd::Answer(answer) => Some(answer.clone()),
         };
         let evidence = Evidence { answer, ..draw.idle.clone() };
-        let facts = EndFacts { end, steps: 1, max_steps: self.max_steps };
+        // An end that pays, with an answer or without.
+        let facts = EndFacts { end: EndKind::Answered, steps: 1, max_steps: self.max_steps };
         let score = self.scorer.score(&evidence, &facts);
         score.is_ok_and(|score| score.reward.is_some_and(|reward| reward > 0.0))
     }

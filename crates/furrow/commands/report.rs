@@ -253,19 +253,22 @@ fn mean(estimate: Option<&Estimate>) -> String {
     }
 }
 
+/// Share of failed attempts from which on the rate is doubted, though each was tried again.
+const FAILED_SHARE_MAX: f64 = 0.02;
+
 /// A warning where failures of the farm raise the rate: a policy that can bring them about would be
 /// paid for it.
 fn unscored_warning(all: &EvaluationLine) -> Option<String> {
-    let (Some(success), Some(lost), Some(failed)) =
-        (all.success, all.success_lost_as_zero, all.success_failed_as_zero)
-    else {
-        return None;
-    };
-    (failed < success.value).then(|| {
+    let success = all.success?.value;
+    let lost = all.success_lost_as_zero?;
+    let failed = all.success_failed_as_zero?;
+    let failures: u64 = all.failed.values().sum();
+    let share = failures as f64 / (all.scored + failures) as f64;
+    (lost < success || (failed < success && share > FAILED_SHARE_MAX)).then(|| {
         format!(
-            "warning: unscored attempts raise the success rate of {} %; it is {} % with every lost slot as 0, and {} % \
-             with every failed attempt as 0; see what the failures have in common before you compare",
-            percent(success.value),
+            "warning: unscored attempts raise the success rate of {} %; it is {} % with every lost slot as 0, \
+             and {} % with every failed attempt as 0; see what the failures have in common before you compare",
+            percent(success),
             percent(lost),
             percent(failed)
         )
