@@ -206,8 +206,11 @@ impl ReplayComparison {
 
     /// The end to score with: limits of the farm end a trajectory although its page would continue.
     fn compare_end(&mut self, then: EndKind, now: Option<EndKind>) -> EndKind {
-        let by_limit = matches!(then, EndKind::MaxSteps | EndKind::Unparsable | EndKind::ContextFull);
+        let by_limit =
+            matches!(then, EndKind::MaxSteps | EndKind::Unparsable | EndKind::ContextFull | EndKind::MaxTime);
         match now {
+            // A replay does not ask why the page hangs.
+            Some(EndKind::PageHang) if then == EndKind::ScriptLoop => then,
             None if by_limit || then.fault(true) == furrow_rollout::FaultOwner::Farm => then,
             None => {
                 self.add_difference("end", then.as_str(), "the page did not end");
