@@ -76,7 +76,9 @@ kind = "scripted"
 
 fn write_suite(folder: &Path) {
     let line = |name: &str, score: &str| {
-        format!(r#"{{"task_id":"boxes-{name}","start_url":"/","max_steps":3,"chance":0.01,"score":{score}}}"#)
+        format!(
+            r#"{{"task_id":"boxes-{name}","start_url":"/","max_steps":3,"chance_level":0.01,"score":{score}}}"#
+        )
     };
     let answer = r#"{"kind":"answer","match":"number","expected_pointer":"/expected"}"#;
     let state = r#"{"kind":"probe","pointer":"/correct"}"#;
@@ -125,7 +127,9 @@ fn templates_that_need_no_look_are_found() {
     }
     let usual = &report["templates"][0];
     assert_eq!((&usual["made_by"], &usual["training_draws"]), (&"frames".into(), &60.into()));
-    assert!(usual["chance_too_low"].as_str().unwrap().contains("chance 0.01 is lower than measured"));
+    assert!(
+        usual["chance_level_too_low"].as_str().unwrap().contains("chance level 0.01 is lower than measured")
+    );
     assert_eq!(report["templates"][2]["training_draws"], 0, "a state has no answer to learn");
 }
 

@@ -246,7 +246,7 @@ fn script(spec: &TaskSpec, seeds: &[u64]) -> Option<String> {
     ))
 }
 
-/// Whether draws have the same goals, right answers and reports, whoever made the reports.
+/// Whether draws have the same goals, right answers and reports, but for the farm's mark.
 fn are_alike(one: &[Draw], other: &[Draw]) -> bool {
     let report = |draw: &Draw| -> Option<Map<String, Value>> {
         let report: Map<String, Value> = serde_json::from_str(draw.idle.probe_json.as_deref()?).ok()?;

@@ -75,7 +75,7 @@ impl TemplateReport {
     pub(super) fn of(spec: &TaskSpec, result: TemplateResult) -> Self {
         Self {
             task: spec.name(),
-            declared: spec.chance,
+            declared: spec.chance_level,
             result,
             training: 0,
             kind: "none",
@@ -121,7 +121,7 @@ impl TemplateReport {
         let (low, high) = best.bounds();
         (declared < low).then(|| {
             format!(
-                "{}: chance {declared} is lower than measured: {:.2} ({low:.2} to {high:.2}) by {}",
+                "{}: chance level {declared} is lower than measured: {:.2} ({low:.2} to {high:.2}) by {}",
                 self.task,
                 best.rate(),
                 best.policy
@@ -144,7 +144,7 @@ impl TemplateReport {
             best.policy.clone(),
             format!("{}/{}", best.successes, best.draws),
             format!("{:.3}", best.bounds().1),
-            self.declared.map_or("–".to_owned(), |chance| chance.to_string()),
+            self.declared.map_or("–".to_owned(), |level| level.to_string()),
             self.result.as_str().to_owned(),
         ]
     }
@@ -162,7 +162,7 @@ impl TemplateReport {
         json!({
             "task": self.task, "verdict": self.result.as_str().to_lowercase(), "best": best.map(describe_rate),
             "training_draws": self.training, "made_by": self.kind, "made": self.made, "failed": self.failed,
-            "millis_each": self.millis_each().round(), "chance": self.declared, "chance_too_low": self.too_low(),
+            "millis_each": self.millis_each().round(), "chance_level": self.declared, "chance_level_too_low": self.too_low(),
             "policies": policies, "problem": why,
         })
     }
@@ -210,7 +210,8 @@ impl BlindReport {
 
     fn print_table(&self, measured: usize, failed: usize) {
         let rows: Vec<Vec<String>> = self.templates.iter().map(TemplateReport::row).collect();
-        let header = ["template", "training", "best policy", "successes", "upper bound", "chance", "verdict"];
+        let header =
+            ["template", "training", "best policy", "successes", "upper bound", "chance level", "verdict"];
         output::table(&header, &rows);
         for problem in self.templates.iter().filter_map(TemplateReport::too_low) {
             output::line(problem);

@@ -107,7 +107,7 @@ fn list(args: &ListArgs) -> Result<(), CommandFailure> {
         return Ok(output::json(&set.specs().iter().map(describe).collect::<Vec<_>>())?);
     }
     let rows: Vec<Vec<String>> = set.specs().iter().map(row).collect();
-    output::table(&["task", "split", "steps", "difficulty", "chance", "demonstration", "start"], &rows);
+    output::table(&["task", "split", "steps", "difficulty", "chance level", "demonstration", "start"], &rows);
     Ok(())
 }
 
@@ -211,7 +211,7 @@ fn describe(spec: &TaskSpec) -> Value {
     let task = &spec.task;
     json!({
         "task_id": task.task_id, "suite": task.suite, "split": task.split.as_str(), "max_steps": task.max_steps,
-        "start_url": task.start_url, "goal": task.goal, "difficulty": spec.difficulty, "chance": spec.chance,
+        "start_url": task.start_url, "goal": task.goal, "difficulty": spec.difficulty, "chance_level": spec.chance_level,
         "demonstration": task.hooks.solve.is_some(),
     })
 }
@@ -223,7 +223,7 @@ fn row(spec: &TaskSpec) -> Vec<String> {
         task.split.as_str().to_owned(),
         task.max_steps.to_string(),
         spec.difficulty.clone().unwrap_or_default(),
-        spec.chance.map_or("–".to_owned(), |chance| chance.to_string()),
+        spec.chance_level.map_or("–".to_owned(), |level| level.to_string()),
         if task.hooks.solve.is_some() { "yes" } else { "no" }.to_owned(),
         task.start_url.clone(),
     ]

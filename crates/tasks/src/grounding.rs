@@ -193,7 +193,7 @@ fn read_task(
         viewport: Some(viewport),
         split: None,
         difficulty: None,
-        chance: None,
+        chance_level: None,
         allow_hosts: Vec::new(),
         files: FileKeys::default(),
         reset: None,

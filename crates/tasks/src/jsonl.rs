@@ -57,7 +57,7 @@ pub(crate) struct CommonKeys {
     pub(crate) split: Option<Split>,
     pub(crate) difficulty: Option<String>,
     /// Success rate of the best known policy that looks at nothing, from 0 to 1.
-    pub(crate) chance: Option<f64>,
+    pub(crate) chance_level: Option<f64>,
     pub(crate) allow_hosts: Vec<String>,
     pub(crate) files: FileKeys,
     /// Name of a hook of the job.
@@ -161,7 +161,7 @@ impl CommonKeys {
             viewport: fields.size("viewport", VIEWPORT_SIDE_MAX),
             split: fields.choice("split", &Split::ALL.map(|split| (split.as_str(), split))),
             difficulty: read_difficulty(fields),
-            chance: fields.number("chance", 0.0..=1.0),
+            chance_level: fields.number("chance_level", 0.0..=1.0),
             allow_hosts: read_hosts(fields),
             files: FileKeys::read(fields),
             reset: read_reset(fields),

@@ -25,7 +25,7 @@ pub struct TaskSpec {
     pub difficulty: Option<String>,
     /// Success rate of the best known policy that looks at nothing, from 0 to 1, as the line
     /// declares it.
-    pub chance: Option<f64>,
+    pub chance_level: Option<f64>,
     /// The line's own seed, which overrides the sampler's.
     pub fixed_seed: Option<u64>,
     /// The files that its pages may take and give.
@@ -132,7 +132,7 @@ impl TaskSpec {
             clock: defaults.clock,
         };
         let difficulty = line.difficulty;
-        let chance = line.chance;
+        let chance_level = line.chance_level;
         let fixed_seed = line.seed;
         let files = TaskFiles::default();
         let file_keys = line.files;
@@ -144,7 +144,7 @@ impl TaskSpec {
             json,
             suite_version: None,
             difficulty,
-            chance,
+            chance_level,
             fixed_seed,
             reset,
             secrets,
