@@ -17,7 +17,7 @@ use furrow_env::{Environment, EnvironmentFactory};
 use furrow_rollout::{Action, EndKind, Evidence, Score, is_graded};
 use furrow_tasks::{EndFacts, TaskSpec};
 use futures::StreamExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use url::Url;
 
 use crate::progress::ItemProgress;
@@ -27,7 +27,7 @@ use crate::{CommandFailure, output};
 /// Runs in the page before the policy acts: what a script that got in would do to the report.
 const FORGE: &str = r#"
   const report = { done: false, correct: true, expected: "1", state: {}, reward: 1, raw_reward: 1 };
-  const forged = { probe: () => report, grade: () => report };
+  const forged = { probe: () => report };
   try { Object.assign(window.furrow, forged); } catch {}
   try { Object.defineProperty(window, "furrow", { value: forged }); } catch {}
   try { window.furrow = forged; } catch {}
@@ -250,7 +250,7 @@ impl TaskAttacker<'_> {
         let evidence = Evidence { answer: None, ..solved.evidence.clone() };
         let unpaid =
             [EndKind::Unparsable, EndKind::OffListNavigation, EndKind::ContextFull, EndKind::MaxTime];
-        for end in unpaid {
+        for end in unpaid.into_iter().filter(|end| !self.spec.scorer.pays(*end)) {
             let found = judged(self.score(&evidence, end, solved.steps));
             if found.0 != AttackResult::Unpaid {
                 return (found.0, format!("{}: {}", end.as_str(), found.1));
@@ -280,10 +280,7 @@ impl TaskAttacker<'_> {
             act(stage.as_mut(), &step).await;
             let mut evidence = stage.evidence().await.ok_or("the page gives no evidence")?;
             evidence.answer = Some(text.unwrap_or(answer));
-            let report = evidence.probe_json.as_deref();
-            let is_graded = report.is_some_and(|json| {
-                serde_json::from_str::<Map<String, Value>>(json).is_ok_and(|report| is_graded(&report))
-            });
+            let is_graded = evidence.probe_json.as_deref().is_some_and(is_graded);
             Ok((self.score(&evidence, EndKind::Answered, 2)?, is_graded))
         };
         let score = ran.await;

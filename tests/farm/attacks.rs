@@ -143,11 +143,13 @@ fn no_attack_earns_what_it_did_not_do_or_escapes_its_score() {
 }
 
 #[test]
-fn a_graded_suite_pays_no_attack() {
+fn a_suite_of_ones_own_is_attacked() {
     let folder = tempfile::tempdir().unwrap();
+    let starter = envs().join("starter");
     let web = envs().join("web");
     let job = format!(
         "[run]\nname = \"run\"\noutput_dir = \".\"\n[env]\nsessions_max = 3\n\
+         [[tasks.source]]\nsuite = \"starter\"\npath = {starter:?}\ninclude = [\"click\"]\n\
          [[tasks.source]]\nsuite = \"web\"\npath = {web:?}\ninclude = [\"answers-notebook\"]\n"
     );
     fs::write(folder.path().join("job.toml"), job).unwrap();
@@ -163,6 +165,9 @@ fn a_graded_suite_pays_no_attack() {
         let row = rows.iter().find(|row| row["task"] == task && row["attack"] == attack);
         row.unwrap_or_else(|| panic!("no {attack} on {task}: {report:#}"))["result"].clone()
     };
+    // A page that reports on itself believes a script that got into it, and the score says so.
+    assert_eq!(result("starter/click", "forged_report"), "self_reported", "{report:#}");
+    assert_eq!(result("starter/click", "unpaid_end"), "not_paid");
     for attack in
         ["forged_report", "written_storage", "large_storage", "every_candidate", "error_page", "unpaid_end"]
     {

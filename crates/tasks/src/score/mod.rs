@@ -124,12 +124,17 @@ impl Scorer {
 
     fn verdict(&self, case: &ScoreInput) -> Result<RuleVerdict, ScoreError> {
         let end = case.facts.end;
-        if self.ends.pays(end) {
+        if self.pays(end) {
             return self.rule.score(case);
         }
         // A judge costs money, and nothing that it says would be paid.
         let verdict = if self.needs_judge() { None } else { Some(self.rule.score(case)?) };
         Ok(self.ends.unpaid(end, verdict))
+    }
+
+    /// Whether the task pays for trajectories that end so.
+    pub fn pays(&self, end: EndKind) -> bool {
+        self.ends.pays(end)
     }
 
     /// Rebuilds the scorer from a trajectory's task record ([`crate::TaskSpec::json`]).

@@ -120,9 +120,7 @@ pub(super) const SELF_REPORTED: &str = "self_reported";
 impl ScoreInput<'_> {
     /// A verdict on the report of a page, marked unless the farm had the site make that report.
     pub(super) fn with_source(&self, mut verdict: RuleVerdict) -> RuleVerdict {
-        let report = self.evidence.probe_json.as_deref();
-        let report = report.and_then(|json| serde_json::from_str::<Map<String, Value>>(json).ok());
-        if !report.is_some_and(|report| is_graded(&report)) {
+        if !self.evidence.probe_json.as_deref().is_some_and(is_graded) {
             verdict.components.push(ScoreComponent { name: SELF_REPORTED.to_owned(), value: 1.0 });
         }
         verdict
